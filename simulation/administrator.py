@@ -2,8 +2,6 @@
 draws requests from a broker's newest image, so most make sense, and some come too late.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -45,7 +43,6 @@ class Administrator(Actors):
                 self._tasks.append(world.spawn(self._cordon(), "cordons", self.name))
 
     async def _cordon(self) -> None:
-        """Cordon a broker for a while, again and again."""
         world, rng = self._world, self._world.rng("cordons")
         while True:
             await asyncio.sleep(rng.expovariate(world.config.cordons_per_s))
@@ -138,7 +135,6 @@ class Administrator(Actors):
 def set_config(
     resource_type: int, names: list[str], key: str, value: str
 ) -> pb.IncrementalAlterConfigsRequest:
-    """Return the request that sets one config of each of these resources."""
     config = pb.AlterableConfig(name=key, value=value)
     return pb.IncrementalAlterConfigsRequest(
         resources=[
@@ -151,7 +147,6 @@ def set_config(
 
 
 def _refusal(response: Any) -> str:
-    """Return the first error in the results, for the transcript."""
     body = getattr(response, response.WhichOneof("body"))
     results = [
         *getattr(body, "results", ()),

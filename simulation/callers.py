@@ -3,8 +3,6 @@ what it may and what it may not, and sometimes claims another principal, host or
 ``checks/rights.py`` and ``checks/shown.py`` judge the results.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -54,7 +52,6 @@ class Callers(Actors):
         super().__init__(world, *(CALLERS if world.config.authorizer and world.members else ()))
         self.world = world
         self.opened: dict[str, int] = {}
-        """Host -> the id of its exactly-once client."""
         self.values = 0
 
     @override
@@ -256,7 +253,6 @@ class Caller:
         await self._write([operation], pb.CreateAclsRequest(creations=[entry]))
 
     async def _use_client_of_another(self) -> None:
-        """Write under its id, or close it."""
         rng = self._rng
         others = sorted(
             client_id for host, client_id in self._all.opened.items() if host != self._host

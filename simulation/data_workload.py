@@ -2,8 +2,6 @@
 ones. A producer's acks, and whether it repeats unknown outcomes, are drawn.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -44,7 +42,6 @@ class DataWorkload(Actors):
         self._rng = world.rng("data")
         self._clients: list[Producer | Consumer] = []
         self.topics: dict[str, bytes] = {}
-        """Name -> id, of those that stay."""
         self._values = 0
 
     @override

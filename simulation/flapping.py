@@ -7,8 +7,6 @@ between: cuts and pauses below a third of the fetch timeout, or resets. Between 
 healed, and every node hears the leader. Each later election is *needless*; at startup two may race.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """A client that poses as nodes in every conversation; all must be refused for that reason."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any

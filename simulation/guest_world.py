@@ -118,7 +118,6 @@ class Guest:
         self.ended: asyncio.Future[Any] = world.loop.create_future()
         """The result, once the program has returned."""
         self.task: asyncio.Task[Any] | None = None
-        """The process; None while it is down."""
 
     def start(self) -> None:
         """Start the process. Nothing happens if it runs, or has returned."""
@@ -258,7 +257,6 @@ def _running(world: GuestWorld, rng: random.Random) -> Guest | None:
 
 
 async def pause_program(world: GuestWorld, rng: random.Random) -> None:
-    """Pause a program, as SIGSTOP does."""
     guest, seconds = _running(world, rng), rng.uniform(*rng.choice(PAUSES_S))
     if guest is None:
         return
@@ -284,7 +282,6 @@ async def cut_program(world: GuestWorld, rng: random.Random) -> None:
 
 
 async def kill_program(world: GuestWorld, rng: random.Random) -> None:
-    """A program dies, as by kill -9, and is started again."""
     guest = _running(world, rng)
     if guest is None:
         return

@@ -159,14 +159,12 @@ class ControllerHost:
         self.disk.faults.clear()
 
     def replace_disk(self, directory_id: str, bootstrap_servers: tuple[str, ...]) -> None:
-        """Put a formatted empty disk with a new identity of a non-voter; the process is down."""
         self.quorum = replace(
             self.quorum, directory_id=directory_id, voters=(), bootstrap_servers=bootstrap_servers
         )
         self.disk = self._new_disk()
 
     def start(self) -> None:
-        """Start the process with the present contents of its disk."""
         if self.held_down:
             return
         self.incarnation += 1
@@ -363,7 +361,6 @@ class BrokerHost:
         return self.service.fatal if self.service is not None else None
 
     def start(self) -> None:
-        """Start a new incarnation. Nothing happens to one that has no id yet and looks for it."""
         if self._seeking:
             return
         self.incarnation += 1
@@ -378,7 +375,6 @@ class BrokerHost:
         self._closed_epoch = NO_EPOCH
 
     def replace_disk(self, directory_id: str) -> None:
-        """Put an empty disk into this broker, which is down."""
         assert self.disk is not None
         self.disk.replace(directory_id)
         self._closed_epoch = NO_EPOCH

@@ -86,7 +86,6 @@ class Keepers(Actors):
             self.let_go()
 
     def let_go(self) -> None:
-        """Stop the holders: nothing is held any more."""
         for task in self._holding:
             task.cancel()
 
@@ -112,7 +111,6 @@ class Keeper:
         )
 
     async def suffer(self) -> None:
-        """Occasionally pause the host, or cut it off from all brokers."""
         rng, network = self._world.rng(f"troubles {self.host}"), self._world.network
         while True:
             await asyncio.sleep(rng.expovariate(TROUBLES_PER_S))
@@ -237,9 +235,7 @@ class Keeper:
         with contextlib.suppress(ApiError):
             for lease in await client.leases.list():
                 if lease.remaining_s > lease.ttl_s:
-                    fail(
-                        f"I31: lease {lease.id} of {lease.ttl_s} s lives {lease.remaining_s} s more"
-                    )
+                    fail(f"I31: lease {lease.id} of {lease.ttl_s} s has {lease.remaining_s} s left")
 
     async def _keep_one_of_the_past(
         self, client: raftlog.AsyncClient, lease_id: raftlog.LogOffset, ttl_ms: int

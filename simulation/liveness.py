@@ -9,8 +9,6 @@ accepted, where the leader is a healed broker that reaches the controllers, for 
 that it reaches. A partition without a healed ISR member may have no leader.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ from raftlog.node.storage.api import NO_NODE_ID
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
-from simulation.checks.api import Operation, fail
+from simulation.checks.api import Operation, fail, present
 from simulation.checks.replica_logs import name_of
 from simulation.data_workload import DataWorkload
 from simulation.faults.disks import mend_disk
@@ -182,10 +180,7 @@ async def _read(
                 world.count(f"last read {name}", bool(not why))
                 return
             if world.now() > deadline:
-                fail(
-                    f"within {within_s:g} s it did not happen: {broker} serves a read, {name}:"
-                    f" {why}"
-                )
+                fail(f"within {within_s:g} s it did not happen: {broker} serves {name}: {why}")
             await asyncio.sleep(PAUSE_S)
     finally:
         client.close()
@@ -261,10 +256,7 @@ async def _read_all(world: World, data: DataWorkload, within_s: float) -> None:
     deadline, why = world.now() + within_s, ""
     while wanted:
         if world.now() > deadline:
-            fail(
-                f"within {within_s:g} s it did not happen: records are given: {sorted(wanted)}:"
-                f" {why}"
-            )
+            fail(f"within {within_s:g} s it did not happen: records read: {sorted(wanted)}: {why}")
         brokers = [host.name for host in world.healed_brokers()]
         read, why = await data.last_reads(brokers, wanted, READ_FOR_S)
         world.count("partitions read", len(read))
@@ -289,11 +281,7 @@ def readable_end(led: _Led) -> int:
 
 
 def _enough(led: _Led) -> bool:
-    service = led.leader.service
-    assert service is not None
-    assert service.data is not None
-    replica = service.data.replicas.describe(led.key)
-    assert replica is not None
+    replica = present(present(present(led.leader.service).data).replicas.describe(led.key))
     assert replica.leader_epoch >= 0
     # Members that were not healed may leave the ISR at any moment.
     healed = {led.leader.id, *(follower.id for follower in led.followers)}
@@ -301,7 +289,6 @@ def _enough(led: _Led) -> bool:
 
 
 def _led(world: World) -> list[_Led]:
-    """Return the partitions led by brokers of the healed part."""
     image = world.active_image()
     core = {host.id: host for host in world.healed_brokers()}
     found = []

@@ -1,7 +1,5 @@
 """Outcome of a simulated run, its transcript, and reports for people and for programs."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections import Counter, deque
@@ -21,13 +19,9 @@ class Outcome:
     seed: int
     config: SwarmConfig
     transcript: deque[str] = field(default_factory=lambda: deque(maxlen=TRANSCRIPT_LINES))
-    """The last lines."""
     digest: str = ""
-    """SHA-256 of the whole transcript."""
     faults: Counter[str] = field(default_factory=Counter)
-    """Number of real occurrences of each fault."""
     operations: Counter[str] = field(default_factory=Counter)
-    """Number of operations by kind and outcome."""
     state_hash: str = ""
     virtual_s: float = 0.0
     steps: int = 0
@@ -45,7 +39,6 @@ class Transcript:
         self._seen: dict[str, str] = {}
 
     def note(self, who: str, what: str) -> None:
-        """Write a line, with the virtual time."""
         line = f"{self._now():.6f} {who} {what}"
         self._digest.update(line.encode() + b"\n")
         self._lines.append(line)
@@ -61,7 +54,6 @@ class Transcript:
 
 
 def command(seed: int, config: SwarmConfig | None = None) -> str:
-    """Return the one command that replays exactly this run."""
     line = f"raftlog debug simulate --seed {seed}"
     return line if config is None else f"{line} --config {shlex.quote(config.to_json())}"
 

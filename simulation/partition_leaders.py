@@ -3,8 +3,6 @@ proposes ISRs through the shipped client, in time and too late. Its broker epoch
 proposal leaves (KIP-903).
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -23,9 +21,7 @@ LATE_MAX_S = 5.0
 OUTDATED_P = 0.2
 """Probability that a late proposal keeps the partition's epochs, too."""
 UNKNOWN_P = 0.15
-"""Probability that a member's epoch is not named."""
 SAME_P = 0.15
-"""Probability that the ISR does not change."""
 UNDER_WAY_MAX = 8
 
 

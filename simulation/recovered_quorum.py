@@ -14,8 +14,6 @@ begins with the next generation, under fresh checkers (``checkers_after``). It m
   disk, and no later loss or unclean leader made them void.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence
@@ -97,16 +95,13 @@ class Recovered(Checker):
         self._floor_epoch = floor_epoch
         self._kept: dict[PartitionKey, _Kept] = {}
         self._found: Any = {}
-        """The partitions as they were recovered."""
         self.elected = 0
-        """Leaders of partitions, since."""
         self.kept = self.forgotten = 0
         """Batches of the history before that the new one has, and has not."""
         self.partitions = self.excused = self.verified = 0
         """Whose records must stay, and need not; and those that were looked at in the end."""
 
     def listen(self) -> None:
-        """Treat records that become committed from here on as new."""
         self._golden.listeners.append(self._committed)
         self._found = self._golden.image().partitions
 
@@ -125,10 +120,7 @@ class Recovered(Checker):
     def _in_range(self, key: PartitionKey, found: Partition) -> None:
         first = self._floor_epoch
         if found.leader_epoch < first:
-            fail(
-                f"{name_of(key)} is led by broker {found.leader} in leader epoch"
-                f" {found.leader_epoch}; those since the recovery begin at {first}"
-            )
+            fail(f"{name_of(key)} is led in {found.leader_epoch}, below {first}")
 
     def keep(self, before: CommittedData) -> None:
         """Determine which of the partitions' records must survive."""
@@ -151,10 +143,7 @@ class Recovered(Checker):
                 continue
             found, generation = host.service.node.generation, self._golden.generation
             if found != generation or host.disk.identity.generation != generation:
-                fail(
-                    f"{host.name} says that the log has generation {found}, and its disk"
-                    f" {host.disk.identity.generation}; it is {generation} since the recovery"
-                )
+                fail(f"{host.name} has log generation {found}, not {generation}")
         partitions = self._golden.image().partitions
         for key in sorted(partitions):
             self._in_range(key, partitions[key])
@@ -176,10 +165,7 @@ class Recovered(Checker):
                 continue  # Its topic keeps none of it.
             self.verified += 1
             if log.chain_at(kept.end) != kept.chain:
-                fail(
-                    f"{name_of(key)} was committed up to {kept.end} before the recovery, and on the"
-                    f" disks of its whole ISR; its leader {leader.name} has something else"
-                )
+                fail(f"{leader.name} lost {name_of(key)} below {kept.end} in the recovery")
 
 
 def checkers_after(
@@ -275,7 +261,6 @@ class Lost(NamedTuple):
     """Result of the recovery: the host that leads on, and the hosts that are to be voters again."""
 
     generation: int
-    """The generation that is over."""
     host: ControllerHost
     voters: list[ControllerHost]
 

@@ -11,8 +11,6 @@ With the epoch check the proposal is refused (INELIGIBLE_REPLICA) and nothing is
 broker 2 leads with an empty log, and broker 1 truncates what it had acknowledged.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -46,17 +44,14 @@ class Race:
 
     acknowledged: dict[str, int] = field(default_factory=dict)
     read: dict[int, str] = field(default_factory=dict)
-    """Offset -> value, at the end."""
     answers: list[str] = field(default_factory=list)
     """Answers of the controller to ISR changes: error codes, or the ISR."""
     isr_after: tuple[int, ...] = ()
-    """ISR after the answer to the late proposal."""
     leaders: list[int] = field(default_factory=list)
     failure: BaseException | None = None
 
     @property
     def lost(self) -> list[str]:
-        """Values that were acknowledged and are not where they were."""
         return [
             value for value, offset in self.acknowledged.items() if self.read.get(offset) != value
         ]

@@ -9,8 +9,6 @@ seat; when the last voter's peer returns, the next leader gives the seat to the 
 *Rolled* (Consul #8118): voters restart one by one, and none is replaced.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -73,7 +71,6 @@ class Story(Swarm):
 
 
 async def shrinking(story: Story) -> None:
-    """Three of five voters die, one after the other."""
     lost = [one for one in story.controllers if one is not story.leading()][:3]
     for host in lost:
         host.kill()
@@ -85,7 +82,6 @@ async def shrinking(story: Story) -> None:
 
 
 async def between(story: Story) -> None:
-    """The leader dies between the two changes."""
     leader = story.leading()
     dead = next(one for one in story.controllers if one is not leader and one.id <= 3)
     dead.kill()
@@ -126,7 +122,6 @@ async def replaced(story: Story) -> None:
 
 
 async def preferred(story: Story) -> None:
-    """The preferred leader dies, returns, and leads again."""
     for _ in range(2):
         await story.until(
             lambda: story.voters != [] and story.leading().id == story.config.preferred,

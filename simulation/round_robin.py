@@ -1,7 +1,5 @@
 """Clients whose routing differs from the shipped one: brokers in turn, or one controller alone."""
 
-from __future__ import annotations
-
 import random
 
 from typing_extensions import override

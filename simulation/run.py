@@ -6,8 +6,6 @@ be a leader, all caught up, LAO at the end, and writes served. Above time, netwo
 shipped code. A seed and config give the same transcript, byte for byte.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """A smaller config with the same failure: fewer faults, nodes and clients, a shorter run."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator

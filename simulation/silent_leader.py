@@ -7,8 +7,6 @@ round trips of the slowest link and 0.3 s. It wakes, and all settle. Every other
 *needless*.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Fresh seeds for some minutes on all cores; failures are kept and shrunk, with a summary."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing
@@ -104,7 +102,6 @@ def _rarest(found: tuple[str, int]) -> tuple[int, str]:
 def summary_of(
     outcomes: Iterator[dict[str, Any]], failures: Path | None, *, quiet: bool = False
 ) -> dict[str, Any]:
-    """Count the runs, keep failures, and print progress, until the end or Ctrl-C."""
     faults: Counter[str] = Counter()
     operations: Counter[str] = Counter()
     at_work: Counter[str] = Counter()

@@ -1,7 +1,5 @@
 """The supervisor: samples all hosts, and restarts processes that have ended by themselves."""
 
-from __future__ import annotations
-
 import asyncio
 
 from broker.registration.lifecycle import Exit
@@ -37,12 +35,10 @@ class Supervisor:
         self._died(host)
 
     def _died_writing(self, host: ControllerHost) -> None:
-        """A node was killed in the middle of a write."""
         self._world.happened("kill_mid_write")
         self._died(host)
 
     def _died(self, host: ControllerHost) -> None:
-        """Restart a host that has died, unless it is to stay dead."""
         if self._world.may_mend(host.name):
             self._world.loop.call_later(RESTART_S, self._restart, host, host.incarnation)
 
@@ -80,7 +76,6 @@ class Supervisor:
             world.loop.call_later(RESTART_S, self._restart_broker, broker)
 
     def _replace_disk(self, broker: BrokerHost) -> None:
-        """Replace the disk of a broker that does not start with it, as an operator does."""
         if broker.service is None and self._world.may_mend(broker.name):
             self._world.fleet.replace_broker_disk(broker)
             broker.start()
@@ -91,7 +86,6 @@ class Supervisor:
             broker.start()
 
     def _upgrade_if_behind(self, host: BrokerHost) -> None:
-        """Upgrade a broker that was refused because the level has been raised."""
         world = self._world
         service = world.active()
         if (

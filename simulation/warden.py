@@ -1,7 +1,5 @@
 """A client that grants and revokes the callers' permissions: few entries on few names."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -65,7 +65,6 @@ class Watchers(Actors):
             watcher.close()
 
     async def reach(self, written: Operation, within_s: float) -> None:
-        """Wait until each has received all up to a write. Raises CheckFailedError."""
         config = self._world.config
         if not self._world.healed_brokers() or (config.authorizer and config.recovery):
             # What they may see in the log that goes on nobody looks at.

@@ -1,7 +1,5 @@
 """Forwards events inside the hosts to the checkers, from the shipped code's tracers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -38,7 +36,6 @@ class Watch:
         }
         self._announced: dict[str, tuple[int, int]] = {}
         self.retired: list[Checker] = []
-        """Checkers of a finished life."""
 
     def wants(self, hook: str) -> bool:
         return bool(self._hooks[hook])
@@ -71,7 +68,6 @@ class Watch:
             checker.begin(world)
 
     def tell(self, hook: str, *arguments: Any) -> None:
-        """Call every checker's hook. The first error is kept and raised."""
         for call in self._hooks[hook]:
             try:
                 call(*arguments)

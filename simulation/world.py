@@ -3,8 +3,6 @@ It knows none of those. Above time, network and disk all is shipped code; a seed
 same transcript.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -74,10 +72,8 @@ class World:
         self.mending: dict[str, None] = {}
         """Controllers that mend their logs; each record is whole somewhere, and stays so."""
         self.damaged: dict[str, None] = {}
-        """Names of hosts whose copy is not sound any more."""
         self.operations = 0
         self.burst: Callable[[random.Random], None] = lambda _: None
-        """Lets clients make many writes at once."""
         self.fleet = Fleet(self)
         self.controllers = self.fleet.controllers
         self.members, self.brokers = self.fleet.members, self.fleet.brokers
@@ -320,7 +316,6 @@ class Fleet:
             self.make_broker(BROKER_IDS + i, f"b{i}") for i in range(1, self._config.brokers + 1)
         ]
         self.brokers: list[BrokerHost] = list(self.members)
-        """The members, and processes that pose as one."""
         self._give_certificates()
         for controller in self.controllers:
             self._let_work_take_time(controller.name)

@@ -1,7 +1,5 @@
 """``scripts/agreement``: many simulated runs, each exported, replayed and audited."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -5,8 +5,6 @@ exported and audited. It is *seen* if the audit finds something, or if the fold 
 is not the state of some node. Each runs in its own process: an endless run is killed.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 import signal

@@ -8,8 +8,6 @@
 * The audit, which must find nothing in an honest run.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -41,7 +39,6 @@ from simulation.agreement.sightings import Sighting, Snapshot
 from simulation.swarm.identities import OPERATOR, ROOT
 
 SHUFFLED = 3
-"""Number of buckets of a fold in Spark."""
 LOCAL_POINTS = 8
 """Number of offsets at which a node was seen and the engine without Spark is asked, too."""
 DIFFS = 3
@@ -71,7 +68,6 @@ class Answer:
 
     @property
     def agrees(self) -> bool:
-        """True if the replay has neither a differing state nor a finding."""
         return not self.disagreements and not self.findings
 
 
@@ -179,7 +175,6 @@ def _local_state(run: ExportedRun, offset: int) -> Sighting:
 
 
 def findings_of(spark: SparkSession, run: ExportedRun) -> dict[str, list[int]]:
-    """Return the findings of the audit in Spark: rule -> offsets."""
     return _offsets(compute(_audit_of(run), spark).findings)
 
 

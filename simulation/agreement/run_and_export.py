@@ -1,7 +1,5 @@
 """Runs whose committed log is exported in increments, as by ``raftlog export``."""
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -46,7 +44,6 @@ class ExportedRun:
 
     @property
     def empty(self) -> bool:
-        """True if no record was ever committed: the export has no contents."""
         return not self.end_offset
 
 

@@ -3,8 +3,6 @@ recovery of the quorum the log is of another generation: only the first one is e
 states count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,7 +14,7 @@ from raftlog.metadata.snapshot_file import SnapshotVerifier
 from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from simulation.checks.api import BrokerView, Checker, ControllerView
+from simulation.checks.api import BrokerView, Checker, ControllerView, present
 
 SNAPSHOTS_KEPT = 8
 """Number of snapshots kept with their bytes, spread over the run."""
@@ -55,7 +53,6 @@ class Witness(Checker):
 
     def __init__(self) -> None:
         self.sightings: dict[Sighting, Who] = {}
-        """First node that had each state."""
         self.snapshots: list[Snapshot] = []
         """Some, by the time when they came to be."""
         self._keep_each = 1
@@ -80,12 +77,12 @@ class Witness(Checker):
 
     @override
     def broker_moved(self, host: BrokerView) -> None:
-        assert host.service is not None
-        generation = host.service.view.generation
+        service = present(host.service)
+        generation = service.view.generation
         self._generation = self._generation or generation
         if generation != self._generation:
             return
-        tip = host.service.image
+        tip = service.image
         self._saw(tip.offset, tip.epoch, tip.state_hash, Who(host.name, host.id, "image", False))
 
     @override
@@ -100,11 +97,10 @@ class Witness(Checker):
             self.sightings.setdefault(Sighting(offset, epoch, state_hash), who)
 
     def _saw_snapshot(self, host: ControllerView, snapshot_id: SnapshotId) -> None:
-        assert host.service is not None
-        pieces: list[bytes] = []
+        snapshots, pieces = present(host.service).replica.snapshots, list[bytes]()
         verifier, position = SnapshotVerifier(), 0
         try:
-            while piece := host.service.replica.snapshots.read(snapshot_id, position, PIECE_BYTES):
+            while piece := snapshots.read(snapshot_id, position, PIECE_BYTES):
                 verifier.feed(piece)
                 pieces.append(piece)
                 position += len(piece)
@@ -115,9 +111,8 @@ class Witness(Checker):
             return
         if len(header.generations) > 1:
             return
-        assert verifier.state_hash is not None
         who = Who(host.name, host.id, "snapshot", True)
-        self._saw(header.end_offset - 1, header.epoch, verifier.state_hash, who)
+        self._saw(header.end_offset - 1, header.epoch, present(verifier.state_hash), who)
         self._keep(Snapshot(header.end_offset, b"".join(pieces)))
 
     def _keep(self, snapshot: Snapshot) -> None:

@@ -1,7 +1,5 @@
 """Summary of many runs, each replayed and compared."""
 
-from __future__ import annotations
-
 import multiprocessing
 import shutil
 import tempfile
@@ -18,7 +16,6 @@ from simulation.agreement.run_and_export import ExportedRun, live
 from simulation.cli import silence
 
 AHEAD = 4
-"""Simulated runs that may wait for Spark."""
 TOLD_EACH = 25
 
 

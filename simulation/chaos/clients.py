@@ -77,7 +77,6 @@ class RealWorld:
     # --- operations -------------------------------------------------------------------------------
 
     def operation(self, **fields: Any) -> Operation:
-        """Return a new operation, noted as invoked."""
         self._operations += 1
         operation = Operation(number=self._operations, invoked_at=self.now(), **fields)
         self.history.events.append((False, operation))
@@ -163,7 +162,6 @@ class Clients:
         self.world.returned(operation)
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended a client, None if all run."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
         found = next((task.exception() for task in done if task.exception() is not None), None)
         self._tasks = [task for task in self._tasks if not task.done()]

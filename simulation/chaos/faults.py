@@ -1,7 +1,5 @@
 """Faults of the real cluster: each begins, holds for a while, and is undone by :func:`heal`."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@ They receive the whole final log first, then the clients' operations. Checks tha
 nodes, such as whether a broker was unfenced when it answered, are left out.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -161,9 +159,7 @@ def _records(produced: Iterable[Operation], consumed: Iterable[Record], verdict:
         places[value] = place
     for operation in sent.values():
         said = (int(operation.key.rpartition("-")[2]), operation.record_offset)
-        if operation.outcome == "ok" and places.get(operation.value) != said:
-            fail(
-                f"I26: {operation.value!r} was acknowledged at {said}, and is at"
-                f" {places.get(operation.value, 'no place')}"
-            )
+        place = places.get(operation.value, "no place")
+        if operation.outcome == "ok" and place != said:
+            fail(f"I26: {operation.value!r} was acknowledged at {said}, and is at {place}")
     verdict.seen["records consumed"] = len(places)

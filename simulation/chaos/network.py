@@ -3,8 +3,6 @@ hosts in either direction. A host has the address 10.77.N.2, the router 10.77.N.
 are not refused: both ends see silence.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterable
 from pathlib import Path
@@ -76,7 +74,6 @@ class Network:
             self._rule("add", source, target)
 
     def split(self, one_side: Iterable[int], other_side: Iterable[int]) -> None:
-        """Drop every packet between two groups of hosts."""
         others = list(other_side)
         for one in one_side:
             for other in others:

@@ -1,7 +1,5 @@
 """The nodes of one cluster: a process each, in its own network namespace, on its own disk."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -31,7 +29,6 @@ time.time = lambda: real() + ahead_s
 time.time_ns = lambda: real_ns() + ahead_s * 10**9
 runpy.run_module("raftlog", run_name="__main__", alter_sys=True)
 """
-"""A program whose wall clock is ahead."""
 SETTINGS: dict[str, Any] = {
     "broker.session.timeout.ms": 3000,
     "broker.heartbeat.interval.ms": 500,
@@ -59,7 +56,6 @@ class ChaosNode:
         return f"{self.network.address(self.id)}:{port}"
 
     def prepare(self, cluster_id: str, voters: list[str]) -> None:
-        """Make its disk, its configuration and its identity."""
         self.disk.create()
         self.configure(cluster_id, voters)
         format_storage(self.data, NodeIdentity(cluster_id, self.id, str(uuid.uuid4())))
@@ -106,7 +102,6 @@ class ChaosNode:
         self._daemons.signal(self.name, number)
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that does not help in time."""
         self._daemons.stop([self.name], STOP_S)
 
     def kill(self) -> None:
@@ -188,7 +183,6 @@ class ChaosCluster:
         return [node.endpoint for node in self.controllers]
 
     def create(self) -> None:
-        """Make networks, disks and identities, and enter the router's namespace."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.network.create()
         for node in self.nodes:

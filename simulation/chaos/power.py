@@ -3,8 +3,6 @@
 finds what reached the device. Not covered: a device that loses confirmed writes, and torn sectors.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess
@@ -25,7 +23,6 @@ class PowerDisk:
         self._mounted = False
 
     def create(self) -> None:
-        """Make an empty file system and mount it. Raises OSError."""
         with self._image.open("wb") as file:
             file.truncate(SIZE_BYTES)
         run("mkfs.ext4", "-q", "-F", str(self._image))
@@ -57,7 +54,6 @@ class PowerDisk:
                 time.sleep(0.1)
 
     def restore_power(self) -> None:
-        """Mount what reached the device; no process may use the disk. Raises OSError."""
         self.unmount()
         self.mount()
 

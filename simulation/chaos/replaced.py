@@ -1,7 +1,5 @@
 """Faults of identity and time: nodes replaced, at other addresses, or with wrong clocks."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

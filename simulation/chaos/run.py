@@ -1,7 +1,5 @@
 """``scripts/chaos``: cycles of faults on a real cluster under load, then the verdict."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

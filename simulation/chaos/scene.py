@@ -1,7 +1,5 @@
 """The scene of a fault: the nodes and links from which it may choose."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

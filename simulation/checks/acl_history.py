@@ -2,8 +2,6 @@
 authorizer, which scans all entries of the records for each query.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,7 +20,6 @@ IMPLYING = {DESCRIBE: (READ, WRITE, DELETE, ALTER), DESCRIBE_CONFIGS: (ALTER_CON
 EVERY_HOST = "*"
 
 Right = tuple[int, int, str]
-"""(operation, resource type, resource name)."""
 OF_CLUSTER = "kafka-cluster"
 
 

@@ -6,12 +6,10 @@ the run. A checker changes nothing, draws no random numbers, schedules nothing, 
 scan in a hook.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 from broker.partition.events import Effect as DataEffect
 from broker.partition.events import Event as DataEvent
@@ -28,6 +26,7 @@ from simulation.swarm.config import SwarmConfig
 from simulation.twins.disk import SimDisk
 from simulation.twins.partition_disk import SimPartitionDisk
 
+T = TypeVar("T")
 OperationKind = Literal[
     "write_config",
     "read_config",
@@ -51,6 +50,12 @@ class CheckFailedError(AssertionError):
 
 def fail(what: str) -> NoReturn:
     raise CheckFailedError(what)
+
+
+def present(value: T | None) -> T:
+    """Return a part of a process. Hooks about a process are called only while it has it."""
+    assert value is not None
+    return value
 
 
 class ControllerView(Protocol):
@@ -118,12 +123,10 @@ class Operation:
     key: str
     """Config writes and reads: the resource's name. Topics: the topic's name."""
     value: str = ""
-    """Written value; of a read: empty."""
     acks: int = 0
     timeout_s: float = 0.0
     """A write: how long its client waits for that, at whichever controller; 0 if it does not."""
     mode: int = 0
-    """A read: ``ReadMode``."""
     at_least: int = -1
     """Offset of the request's token: the answer must come from an image there or later."""
     client_id: int = -1
@@ -134,11 +137,9 @@ class Operation:
     outcome: OperationOutcome = "pending"
     error: str = ""
     broker: str = ""
-    """Broker that answered, if known."""
     offset: int = -1
     """A write: of its last record. A read: of the image that answered."""
     record_offset: int = -1
-    """``produce``: in its partition."""
     generation: int = 0
     reached: int = 0
     expected: str | int | None = None
@@ -148,7 +149,6 @@ class Operation:
     response: Any = None
 
     def wrote(self, write: Any) -> None:
-        """Note the outcome of a write: ``WriteOutcome`` of a controller's response."""
         self.offset, self.generation = write.token.offset, write.token.generation
         self.reached = write.reached
 

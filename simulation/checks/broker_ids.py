@@ -15,8 +15,6 @@ A manual mapping counts unless a process under that id was heard lately, and exc
 An unregistered broker's session is not waited for.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -53,7 +51,6 @@ class BrokerIds(Checker):
         self._away_since: dict[int, float] = {}
         """Broker id -> since when no process runs under it."""
         self._asked_at: dict[str, float] = {}
-        """Newcomer's host -> when it asked first."""
         self._heard: dict[int, float] = {}
         """Broker id -> arrival of its last accepted heartbeat or registration."""
         self._heard_from: dict[int, str] = {}
@@ -179,11 +176,8 @@ class BrokerIds(Checker):
         return []
 
     def _registered(self, host: str, broker_id: int, offset: int) -> None:
-        if self._mapped.get(host) != broker_id:
-            fail(
-                f"broker {broker_id} is registered from {host} at offset {offset}, and {host} is"
-                f" mapped to {self._mapped.get(host)}"
-            )
+        if (mapped := self._mapped.get(host)) != broker_id:
+            fail(f"broker {broker_id} registers at {offset}; {host} is mapped to {mapped}")
         others = self._hosts.setdefault(broker_id, set())
         if host[:1] == "n":
             self._newcomer(host, broker_id, bool(others - {host}), offset)
@@ -280,8 +274,5 @@ class BrokerIds(Checker):
         if newest < 0 or (
             self._gone_s(wanted, now) > late_s and ended <= self._asked_at.get(host, now)
         ):
-            fail(
-                f"{what}: its host is mapped to {wanted} by hand since {mapped_at}, and nobody runs"
-                " under that"
-            )
+            fail(f"{what}: {wanted} is mapped by hand since {mapped_at}, and unused")
         return False

@@ -6,15 +6,13 @@ its newest image must be unfenced, and its LAO must come from the controller tha
 later one. I10 (``states``) checks its state.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from typing_extensions import override
 
 from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType
-from simulation.checks.api import BrokerView, Checker, fail
+from simulation.checks.api import BrokerView, Checker, fail, present
 from simulation.checks.golden import Standing
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -47,8 +45,7 @@ class Brokers(Checker):
 
     @override
     def broker_moved(self, host: BrokerView) -> None:
-        assert host.service is not None
-        view = host.service.view
+        view = present(host.service).view
         seen = self._seen[host.name]
         applied, known_lao, epoch = view.tip.offset, view.known_lao, view.controller_epoch
         if view.generation != seen.generation:
@@ -96,7 +93,4 @@ class Brokers(Checker):
             ):
                 leader = record.message.leader
                 if leader >= 0 and self._golden.standing(leader).fenced:
-                    fail(
-                        f"I16: batch {logged.header.base_offset} makes broker {leader} lead a"
-                        f" partition; it is {self._golden.standing(leader)}"
-                    )
+                    fail(f"I16: {logged.header.base_offset} lets fenced broker {leader} lead")

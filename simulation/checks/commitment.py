@@ -8,8 +8,6 @@ when it leaves, its sender's disk durably holds a batch of that epoch that ends 
 restart all that was acknowledged is in the log.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from typing_extensions import override
@@ -20,7 +18,7 @@ from raftlog.quorum import events as ev
 from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
 from raftlog.wire.data.v1.data_pb2 import ReplicaFetchRequest, ReplicaFetchResponse
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, ControllerView, fail
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail, present
 from simulation.checks.ledger import Directory, Ledger, Node, directory_of
 from simulation.checks.node_log import holds_durably
 from simulation.twins.disk import SimDisk
@@ -45,14 +43,9 @@ class Commitment(Checker):
             return
         self.advances += 1
         offset = effect.offset
-        there = node.log.at(offset)
-        assert there is not None
-        epoch = there[0]
+        epoch, _ = present(node.log.at(offset))
         if epoch != node.leads:
-            fail(
-                f"I8: {node.name} leads epoch {node.leads} and commits up to {offset}, a record of"
-                f" epoch {epoch}"
-            )
+            fail(f"I8: {node.name} leads epoch {node.leads}, and commits {offset} of epoch {epoch}")
         voters = node.voters
         holding = [voter.node_id for voter in voters if self._holds(voter, offset, epoch)]
         if len(holding) <= len(voters) // 2:

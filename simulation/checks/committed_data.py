@@ -14,8 +14,6 @@ sound holder goes, or another leader is elected, all records committed by then a
 be lost, and the partition begins anew with the next leader epoch. That is counted.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +25,7 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.records import Record, RecordType
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2
-from simulation.checks.api import BrokerView, Checker, fail
+from simulation.checks.api import BrokerView, Checker, fail, present
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 from simulation.checks.replica_logs import ReplicaLog, ReplicaLogs, name_of
@@ -72,7 +70,6 @@ class CommittedData(Checker):
         self._directories: dict[int, str] = {}
         """Broker id -> the disk of its newest registration."""
         self.lost_disks: dict[str, None] = {}
-        """Their directory ids."""
         self.asked: dict[str, dict[int, tuple[Any, Any]]] = {}
         """Broker's host -> what producers have asked of it, by the identity of whom to answer."""
         self.claims = self.acknowledged = self.voided = 0
@@ -218,18 +215,15 @@ class CommittedData(Checker):
 
     def _acknowledges(self, host: BrokerView, request: Any) -> None:
         """A follower's offset says that everything below is on its disk."""
-        assert host.disk is not None
-        if host.disk.directory_id in self.lost_disks:
+        disk = present(host.disk)
+        if disk.directory_id in self.lost_disks:
             return  # Damaged since it was written: what it holds can't be told from here.
         for named in request.partitions:
             key, end = (named.topic_id, named.partition_index), named.fetch_offset
-            if named.last_fetched_epoch < 0 and start_on(host.disk, key) == end:
+            if named.last_fetched_epoch < 0 and start_on(disk, key) == end:
                 continue  # It has nothing, and begins there.
-            if end and epoch_on(host.disk, key, end) != named.last_fetched_epoch:
-                fail(
-                    f"I24: {host.name} acknowledges {name_of(key)} up to {end}, leader epoch"
-                    f" {named.last_fetched_epoch}: not on its disk"
-                )
+            if end and epoch_on(disk, key, end) != named.last_fetched_epoch:
+                fail(f"I24: {host.name} fetches {name_of(key)} from {end}: not on its disk")
 
     def _acknowledged(self, host: BrokerView, request: Any, response: Any) -> None:
         for asked, result in zip(request.partitions, response.partitions, strict=True):
@@ -245,10 +239,7 @@ class CommittedData(Checker):
             ):
                 continue
             if index < 0 or log.bases[index] != result.base_offset:
-                fail(
-                    f"I24: {host.name} acknowledges {name_of(key)} {result.base_offset} to {end}:"
-                    " not there"
-                )
+                fail(f"I24: {host.name} acknowledges {name_of(key)} up to {end}: not there")
             epoch = log.epochs[index]
             if self._was_dropped(host, request, key, end):
                 continue
@@ -287,8 +278,7 @@ class CommittedData(Checker):
     def _check_copies(self, host: BrokerView, key: PartitionKey, end: int, epoch: int) -> None:
         """Require as many disks with the record as the topic's configs ask for."""
         # The broker goes by its own image: replicas that are being added since are none to it.
-        assert host.service is not None
-        partition = host.service.image.partitions.get(key)
+        partition = present(host.service).image.partitions.get(key)
         committed = self.partitions[key]
         if partition is None or committed.gone or epoch < committed.floor_epoch:
             return
@@ -301,10 +291,7 @@ class CommittedData(Checker):
         disks = [disk for disk in found if disk.directory_id not in self.lost_disks]
         copies = sum(epoch_on(disk, key, end) == epoch for disk in disks)
         if copies + len(self.lost_disks) < wanted:
-            fail(
-                f"I24: {host.name} acknowledges {name_of(key)} up to {end} to all: it is on"
-                f" {copies} disks, {MIN_ISR} is {wanted}"
-            )
+            fail(f"I24: {host.name} acknowledges {name_of(key)} {end}: {copies} of {wanted} copies")
 
     def claim(self, host: BrokerView, key: PartitionKey, epoch: int, end: int) -> None:
         """A leader reports everything below ``end`` as committed. Raises CheckFailedError."""
@@ -347,41 +334,27 @@ class CommittedData(Checker):
         if committed is None or committed.gone:
             return
         if committed.leaders.get(epoch) != host.id:
-            fail(
-                f"I24: {host.name} leads {name_of(key)} in leader epoch {epoch}: that is broker"
-                f" {committed.leaders.get(epoch)}'s"
-            )
+            fail(f"I24: {host.name} leads {name_of(key)} in {epoch}, which is not its own")
         # What a later leader has committed who comes late to an epoch need not have: a broker that
         # slept over its whole epoch begins it.
         end = max((end for of, end in committed.ends.items() if of <= epoch), default=0)
         if epoch >= committed.floor_epoch and self._logs.log(host, key).chain_at(
             end
         ) != committed.log.chain_at(end):
-            fail(
-                f"I24: {host.name} leads {name_of(key)} in leader epoch {epoch} without what is"
-                f" committed up to {end}"
-            )
+            fail(f"I24: {host.name} leads {name_of(key)} in {epoch} without committed {end}")
 
     def _start_moves(self, host: BrokerView, key: PartitionKey, start: int) -> None:
         """A leader drops committed records, never its end; a follower the same as its leader."""
         committed = self.partitions.get(key)
         if committed is None or committed.gone:
             return
-        assert host.service is not None
-        assert host.service.data is not None
-        replica = host.service.data.replicas.describe(key)
+        replica = present(present(host.service).data).replicas.describe(key)
         if replica is None or replica.leader_epoch < 0:
             if start > committed.dropped:
-                fail(
-                    f"I24: {host.name} follows, and drops {name_of(key)} up to {start}; its leaders"
-                    f" have dropped up to {committed.dropped}"
-                )
+                fail(f"I24: {host.name} drops {name_of(key)} to {start}, above its leaders")
             return
         if start >= replica.high_watermark:
-            fail(
-                f"I24: {host.name} drops {name_of(key)} up to {start}; committed is"
-                f" {replica.high_watermark}"
-            )
+            fail(f"I24: {host.name} drops {name_of(key)} to {start} of {replica.high_watermark}")
         self.claim(host, key, replica.leader_epoch, replica.high_watermark)
         committed.dropped = max(committed.dropped, start)
 
@@ -391,18 +364,11 @@ class CommittedData(Checker):
         if committed is None or committed.gone:
             return
         if start > committed.dropped:
-            fail(
-                f"I24: {host.name} begins {name_of(key)} anew at {start}; its leaders have dropped"
-                f" up to {committed.dropped}"
-            )
-        assert host.disk is not None
-        chunks = host.disk.live.get(key)
+            fail(f"I24: {host.name} empties {name_of(key)} at {start}, above {committed.dropped}")
+        chunks = present(host.disk).live.get(key)
         for _, chunk in chunks.scan(start) if chunks is not None else ():
             if any(header.end_offset > start for header in _headers(chunk)):
-                fail(
-                    f"I24: {host.name} empties {name_of(key)}, and has records behind {start},"
-                    " where its leader begins"
-                )
+                fail(f"I24: {host.name} empties {name_of(key)}, with records behind {start}")
 
     def _deleted(self, host: BrokerView, key: PartitionKey) -> None:
         committed = self.partitions.get(key)
@@ -434,10 +400,7 @@ class CommittedData(Checker):
                 and header.epoch == committed.log.epochs[index]
                 for header in _headers(chunk)
             ):
-                fail(
-                    f"I24: {host.name} cuts {name_of(key)} at {end}: that it had was committed"
-                    f" up to {committed.log.end}"
-                )
+                fail(f"I24: {host.name} cuts {name_of(key)}, committed there, at {end}")
             if base > end:
                 break
 
@@ -458,9 +421,7 @@ def result_diverges(result: Any) -> bool:
 
 def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
     """Return the leader epoch in which a broker leads a partition; -1 if it does not."""
-    assert host.service is not None
-    assert host.service.data is not None
-    replica = host.service.data.replicas.describe(key)
+    replica = present(present(host.service).data).replicas.describe(key)
     return replica.leader_epoch if replica is not None else -1
 
 

@@ -6,8 +6,6 @@
 * What is committed was requested, and executed once.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from typing import Any
 
@@ -30,7 +28,6 @@ class _History:
         self.offsets = [-1]
         self.states: list[Any] = [at_first]
         self.values: dict[str, int] = {}
-        """Value -> where it was committed."""
 
     def before(self, offset: int) -> Any:
         return self.states[bisect_right(self.offsets, offset - 1) - 1]
@@ -113,24 +110,15 @@ class Compared(Checker):
             )
         found = history.before(offset)
         if found != operation.expected:
-            fail(
-                f"I30: {operation.client} has changed {operation.key} at {offset}, expecting"
-                f" {operation.expected}; it was {found}"
-            )
+            fail(f"I30: {operation.key}, expected {operation.expected}, was {found} at {offset}")
 
     def _check_undone(self, history: _History, operation: Operation) -> None:
         states = history.between(self._begun[operation.number], self._golden.end - 1)
         if all(state == operation.expected for state in states):
-            fail(
-                f"I30: {operation.client} was refused a change of {operation.key}, expecting"
-                f" {operation.expected}, which it was all the time"
-            )
+            fail(f"I30: {operation.client} was refused {operation.key}, as expected throughout")
 
     @override
     def end(self) -> None:
         for operation in self._failed:
             if operation.value and operation.value in self._of(operation.key).values:
-                fail(
-                    f"I30: {operation.client} was refused {operation.key}={operation.value}"
-                    f" ({operation.error}), and it is in the log"
-                )
+                fail(f"I30: {operation.key}={operation.value}, refused, is in the log")

@@ -9,8 +9,6 @@
 After a partition was void (I24) earlier answers and shown records do not count.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from typing_extensions import override
@@ -30,7 +28,6 @@ class _Sent:
     operation: Operation
     eras: dict[PartitionKey, int]
     places: list[tuple[PartitionKey, int, int]] = field(default_factory=list)
-    """(partition, era, offset) where it was committed."""
 
 
 class DataClients(Checker):
@@ -52,15 +49,9 @@ class DataClients(Checker):
                 fail(f"I26: {name_of(key)} has {record.value!r} at {record.offset}, nobody sent it")
             operation = sent.operation
             if operation.outcome == "failed":
-                fail(
-                    f"I26: {record.value!r} was refused with {operation.error} (number"
-                    f" {operation.number}), and is committed at {record.offset} of {name_of(key)}"
-                )
+                fail(f"I26: {record.value!r}, refused with {operation.error}, is committed")
             if sent.places and not operation.mode and sent.places[-1][:2] == (key, era):
-                fail(
-                    f"I26: {record.value!r} (number {operation.number}) is committed at"
-                    f" {record.offset} of {name_of(key)} and at {sent.places[-1]}; it was sent once"
-                )
+                fail(f"I26: {record.value!r}, sent once, is also at {sent.places[-1]}")
             sent.places.append((key, era, record.offset))
 
     @override
@@ -92,10 +83,7 @@ class DataClients(Checker):
     def _refused(self, operation: Operation) -> None:
         sent = self.sent[operation.value.encode()]
         if sent.places:
-            fail(
-                f"I26: {operation.value} (number {operation.number}) was refused with"
-                f" {operation.error}, and is committed at {sent.places}"
-            )
+            fail(f"I26: {operation.value}, refused with {operation.error}, is at {sent.places}")
 
     # --- consumers -------------------------------------------------------------------------------
 

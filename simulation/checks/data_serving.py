@@ -10,8 +10,6 @@
   itself by its own.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from typing_extensions import override
@@ -19,7 +17,7 @@ from typing_extensions import override
 from broker.partition import events as ev
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, ControllerView, fail
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail, present
 from simulation.checks.committed_data import leader_epoch
 from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
@@ -140,16 +138,10 @@ class DataServing(Checker):
             return
         if why := self._why_not(host, now):
             fail(f"I25: {host.name} takes a fetch of broker {replica_id}, and {why}")
-        assert host.service is not None
-        known = max(
-            self._fetched[process].get(replica_id, -1),
-            self._golden.standing_at(replica_id, host.service.image.offset).broker_epoch,
-        )
+        standing = self._golden.standing_at(replica_id, present(host.service).image.offset)
+        known = max(self._fetched[process].get(replica_id, -1), standing.broker_epoch)
         if 0 <= epoch < known:
-            fail(
-                f"I25: {host.name} takes a fetch of broker {replica_id} of epoch {epoch}; it knows"
-                f" of epoch {known}"
-            )
+            fail(f"I25: {host.name} accepts {replica_id} of epoch {epoch}, knowing {known}")
         self._fetched[process][replica_id] = max(epoch, known)
         for named in request.partitions:
             key = named.topic_id, named.partition_index
@@ -181,9 +173,7 @@ class DataServing(Checker):
     # --- who may serve ---------------------------------------------------------------------------
 
     def _why_not(self, host: BrokerView, now: float) -> str:
-        """Return the reason why a broker must serve nothing new; empty if it may."""
-        service = host.service
-        assert service is not None
+        service = present(host.service)
         standing = self._golden.standing_at(host.id, service.image.offset)
         if standing.fenced or standing.broker_epoch != service.lifecycle.epoch:
             return (

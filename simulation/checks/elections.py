@@ -6,8 +6,6 @@ the disks when a message leaves, as a crash would leave them. A candidate's requ
 nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +14,7 @@ from typing_extensions import override
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, ControllerView, fail
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail, present
 from simulation.checks.ledger import Directory, Ledger, Node, directory_of
 
 
@@ -40,8 +38,7 @@ class Elections(Checker):
 
     @override
     def controller_started(self, host: ControllerView) -> None:
-        core = host.core
-        assert core is not None
+        core = present(host.core)
         told = self._told.get(directory_of(host), 0)
         # One that was set back is for SetBack.
         if core.epoch < told and not host.disk.was_set_back:
@@ -98,10 +95,7 @@ class Elections(Checker):
                     if of == voter and epoch == effect.epoch and ids[voter] in ("", where)
                 ]
             if node.host.id not in got:
-                fail(
-                    f"I3: {node.name} counts a vote of {voter} in epoch {effect.epoch}, which went"
-                    f" to {got} (nothing: to nobody)"
-                )
+                fail(f"I3: {node.name} counts a vote of {voter} in {effect.epoch}, given to {got}")
         if node.host.id in granted:
             # Nobody was told of its own vote; from here on it is given.
             self._heard_in(node.host, effect.epoch)
@@ -139,10 +133,7 @@ class Elections(Checker):
     def _voted(self, host: Any, epoch: int, candidate: int) -> None:
         vote = host.disk.vote
         if (vote.epoch, vote.voted_id) != (epoch, candidate) and vote.epoch <= epoch:
-            fail(
-                f"I3: {host.name} says that it votes for {candidate} in epoch {epoch}; on its disk"
-                f" is {vote}"
-            )
+            fail(f"I3: {host.name} votes for {candidate} in epoch {epoch}; its disk has {vote}")
         got = self._votes.setdefault((directory_of(host), epoch), candidate)
         if got != candidate:
             fail(f"I3: {host.name} votes for {candidate} in epoch {epoch}, and has voted for {got}")
@@ -166,10 +157,7 @@ class SetBack(Checker):
     def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
         for host in self.world.controllers:
             if host.disk.was_set_back and host.id in (node.host.id, *effect.granting_voters):
-                fail(
-                    f"{node.name} leads epoch {effect.epoch} with the vote of {host.name}, whose"
-                    " directory was set back"
-                )
+                fail(f"{node.name} leads {effect.epoch} by {host.name}, which was set back")
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:

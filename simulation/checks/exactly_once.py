@@ -6,8 +6,6 @@ Topic creations and deletions are counted by name. Two batches of one (client id
 write executed twice. A write that returned before another was invoked precedes it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
@@ -35,7 +33,6 @@ class ExactlyOnce(Checker):
         self._ledger = ledger
         self._writes: dict[tuple[str, str], Operation] = {}
         self._committed: dict[tuple[str, str], int] = {}
-        """(resource, value) -> its offset."""
         self._topics: dict[tuple[str, str], _Count] = {}
         self._topic_names: dict[bytes, str] = {}
         self._sequences: dict[tuple[int, int], int] = {}
@@ -118,10 +115,7 @@ class ExactlyOnce(Checker):
         times, offsets = self._returned
         before = bisect_left(times, operation.invoked_at)
         if before and offsets[before - 1] > offset:
-            fail(
-                f"I14: {_name(operation)} is at {offset}; what is at {offsets[before - 1]} was"
-                " answered before it was invoked"
-            )
+            fail(f"I14: {_name(operation)} is at {offset}, after {offsets[before - 1]} returned")
 
     def _topic(self, kind: str, name: str, offset: int) -> None:
         count = self._topics.get((kind, name))
@@ -130,10 +124,7 @@ class ExactlyOnce(Checker):
         count.committed += 1
         possible = sum(1 for call in count.calls if call.outcome != "failed")
         if count.committed > possible:
-            fail(
-                f"I14: {kind} {name} is in the log {count.committed} times, {possible} calls may"
-                " have done it"
-            )
+            fail(f"I14: {kind} {name} is in the log {count.committed} times, of {possible}")
 
     @override
     def end(self) -> None:
@@ -141,10 +132,7 @@ class ExactlyOnce(Checker):
             done = sum(1 for call in count.calls if call.outcome == "ok")
             possible = sum(1 for call in count.calls if call.outcome != "failed")
             if not done <= count.committed <= possible:
-                fail(
-                    f"I14: {kind} {name} is in the log {count.committed} times; {done} calls have"
-                    f" done it, {possible} may have"
-                )
+                fail(f"I14: {kind} {name}: {done} to {possible} expected, {count.committed} found")
 
 
 def _name(operation: Operation) -> str:

@@ -6,8 +6,6 @@ when the client asked and when it has the answer: refusals of creations and dele
 questions.
 """
 
-from __future__ import annotations
-
 from typing import Any, Generic, TypeVar
 
 from typing_extensions import override

@@ -3,8 +3,6 @@ the committed records rather than the fold under test. A cursor below a node's l
 nothing there.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -13,7 +11,7 @@ from typing_extensions import override
 from raftlog.metadata.records import Record, RecordType
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from simulation.checks.api import Checker, ControllerView, fail
+from simulation.checks.api import Checker, ControllerView, fail, present
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 
@@ -56,12 +54,10 @@ class ExportCursors(Checker):
             self._look(host)
 
     def _look(self, host: ControllerView) -> None:
-        assert host.core is not None
-        self._starts[host.name] = host.core.log_start_offset
+        self._starts[host.name] = present(host.core).log_start_offset
 
     def _check(self, host: ControllerView, start: int) -> None:
-        assert host.service is not None
-        before, applied = self._starts[host.name], host.service.image.offset
+        before, applied = self._starts[host.name], present(host.service).image.offset
         cursors = self._cursors[bisect_right(self._offsets, applied) - 1]
         self.advances += bool(cursors)
         for name, end_offset in sorted(cursors.items()):

@@ -3,8 +3,6 @@ unfenced brokers and voter sets by offset. Configs and registrations are read fr
 from the fold under test.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -136,7 +134,6 @@ class GoldenLog:
         self.generation = NO_GENERATION
 
     def behind(self, end_offset: int) -> list[Logged]:
-        """Return the batches from there on."""
         return self.batches[bisect_right(self._ends, end_offset) :]
 
     def image(self) -> Image:
@@ -153,7 +150,6 @@ class GoldenLog:
         return (self.voter_sets[index - 1].voters or None) if index else None
 
     def config(self, kind: int, resource: str, key: str, offset: int) -> str | None:
-        """Return the value of a key in the image at ``offset``; None if not set."""
         offsets, values = self._configs.get((kind, resource, key), ((), ()))
         index = bisect_right(offsets, offset)
         return values[index - 1] if index else None
@@ -181,7 +177,6 @@ class GoldenLog:
         return history[-1] if history else NOT_REGISTERED
 
     def standing_at(self, broker_id: int, offset: int) -> Standing:
-        """Return a broker's registration in the image at ``offset``."""
         history = self.standings(broker_id)
         index = bisect_right(history, offset, key=lambda standing: standing.offset)
         return history[index - 1] if index else NOT_REGISTERED

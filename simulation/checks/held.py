@@ -49,13 +49,11 @@ class Held(Checker):
         """Lease id -> its keys; of leases that are there."""
         self._lease_of: dict[str, int] = {}
         self._holders: dict[str, AsyncLock] = {}
-        """Host -> the lock that it has taken last."""
         self._used: dict[int, int] = {}
         """Generations in which the guarded key was used, in order -> the highest fencing token."""
         self._waiting: dict[str, int] = {}
         """Keys of those who wait at the double barrier, or have begun -> where they were made."""
         self._met: set[str] = set()
-        """Keys that belonged to a group of the barrier."""
         self._last_met = -1
         self.met = 0
         self.confirmed = self.expired = self.revoked = self.taken = self.used = 0
@@ -190,8 +188,5 @@ class Held(Checker):
         self.used += 1
         is_over = lock.generation in list(self._used)[:-1]
         if is_over or lock.token < self._used.get(lock.generation, -1):
-            fail(
-                f"I31: {host} uses what the lock guards with token {lock.token} of generation"
-                f" {lock.generation}, after {self._used}"
-            )
+            fail(f"I31: {host} uses {lock.token} of {lock.generation}, after {self._used}")
         self._used[lock.generation] = lock.token

@@ -6,8 +6,6 @@
 * Progress records are a lower bound: never above an announcement, never decreasing.
 """
 
-from __future__ import annotations
-
 from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
@@ -40,10 +38,7 @@ class Lao(Checker):
             if (epoch < controller_epoch and highest > lao) or (
                 epoch > controller_epoch and lowest < lao
             ):
-                fail(
-                    f"LAO {lao} is announced by {host.name} in epoch {controller_epoch};"
-                    f" epoch {epoch} has announced {lowest} to {highest}"
-                )
+                fail(f"LAO {lao} in epoch {controller_epoch}; {epoch} had {lowest} to {highest}")
         core = host.core
         if core is not None and core.epoch == controller_epoch and lao >= core.high_watermark:
             fail(f"LAO {lao} of {host.name} is not below its high watermark {core.high_watermark}")
@@ -85,8 +80,5 @@ class Lao(Checker):
             if lao < 0:
                 continue
             if lao < self._recorded or lao >= logged.header.base_offset:
-                fail(
-                    f"the progress record at {logged.header.base_offset} says LAO {lao}, the one"
-                    f" before said {self._recorded}"
-                )
+                fail(f"record {logged.header.base_offset} has LAO {lao}, after {self._recorded}")
             self._recorded = lao

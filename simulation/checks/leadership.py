@@ -6,8 +6,6 @@
   long as an election takes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +17,7 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import Effect, Event, Refused
 from raftlog.quorum.leader import CHECK_QUORUM_FACTOR
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.checks.api import Checker, ControllerView, fail
+from simulation.checks.api import Checker, ControllerView, fail, present
 from simulation.checks.ledger import Ledger, Node
 
 _FETCHES = (pb.FetchRequest, pb.FetchSnapshotRequest)
@@ -72,9 +70,7 @@ class Leadership(Checker):
     # --- the first record ------------------------------------------------------------------------
 
     def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
-        core = node.host.core
-        assert core is not None
-        now = self._ledger.world.now()
+        core, now = present(node.host.core), self._ledger.world.now()
         self._leading[node.name] = _Leading(effect.epoch, node.log.end, now, core.stepped_at)
 
     def _lost_leadership(self, node: Node, effect: ev.LostLeadership) -> None:
@@ -87,10 +83,7 @@ class Leadership(Checker):
         leading.begun = True
         first = self._ledger.matching.headers(effect.span.data)[0]
         if effect.span.base_offset != leading.start_offset or not first.control:
-            fail(
-                f"{node.name} begins epoch {leading.epoch} with a batch at {first.base_offset} that"
-                " is not a LeaderChange"
-            )
+            fail(f"{node.name} begins epoch {leading.epoch} without a LeaderChange")
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -104,8 +97,7 @@ class Leadership(Checker):
         elif kind is ev.Tick:
             self._ticked(host)
         if effects:
-            core = host.core
-            assert core is not None
+            core = present(host.core)
             if core.role == "candidate" and self._opened.get(host.name) != core.epoch:
                 self._opened[host.name] = core.epoch
                 self._campaigns(host, core.epoch)
@@ -131,10 +123,7 @@ class Leadership(Checker):
         ]
         heard = sorted(times)[-(len(times) // 2 + 1)]
         if now - heard > CHECK_QUORUM_FACTOR * _config(host).fetch_timeout_ms / 1000 + 1e-6:
-            fail(
-                f"{host.name} leads epoch {leading.epoch} still; no majority has fetched from it"
-                f" for {now - heard:.3f} s"
-            )
+            fail(f"{host.name} leads epoch {leading.epoch}, unheard for {now - heard:.3f} s")
 
     @override
     def connects_refused(self, hosts: Sequence[str]) -> None:
@@ -145,8 +134,7 @@ class Leadership(Checker):
     # --- needless elections ----------------------------------------------------------------------
 
     def _answered(self, host: ControllerView, response: object) -> None:
-        core = host.core
-        assert core is not None
+        core = present(host.core)
         if not isinstance(response, pb.FetchResponse) or response.error_code:
             return
         if core.role != "follower" or response.leader_epoch != core.epoch:
@@ -204,8 +192,7 @@ class Leadership(Checker):
 
 
 def _config(host: ControllerView) -> QuorumConfig:
-    assert host.service is not None
-    return host.service.quorum
+    return present(host.service).quorum
 
 
 # --- Contradictions ------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ log matching (I4), and that committed records never change (I6): a high watermar
 another log than before and never goes back during a process, and no node drops committed records.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from typing_extensions import override
 from raftlog.endpoint import Voter
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from simulation.checks.api import Checker, ControllerView, World, fail
+from simulation.checks.api import Checker, ControllerView, World, fail, present
 from simulation.checks.golden import GoldenLog
 from simulation.checks.node_log import LogMatching, NodeLog
 
@@ -28,7 +26,6 @@ Directory = tuple[int, str]
 
 
 def directory_of(host: Any) -> Directory:
-    """Return the directory on a controller's disk."""
     identity = host.disk.identity
     return identity.node_id, identity.directory_id
 
@@ -75,7 +72,6 @@ class Ledger(Checker):
         self.matching = LogMatching()
         self.golden = GoldenLog()
         self.nodes: dict[str, Node] = {}
-        """Running controllers by host name."""
         self.subscribers: dict[type, list[Subscriber]] = {}
         self._commits: list[tuple[int, int]] = []
         """(epoch, end offset of the records that its leader has committed), ascending."""
@@ -89,12 +85,10 @@ class Ledger(Checker):
         }
 
     def committed_before(self, epoch: int) -> int:
-        """Return the end committed by leaders of lower epochs."""
         index = bisect_left(self._commits, (epoch, -1))
         return self._commits[index - 1][1] if index else 0
 
     def on(self, effect: type, subscriber: Subscriber) -> None:
-        """Hear of each such effect, after the books have it."""
         self.subscribers.setdefault(effect, []).append(subscriber)
 
     def credit(self, epoch: int) -> None:
@@ -110,9 +104,7 @@ class Ledger(Checker):
 
     @override
     def controller_started(self, host: ControllerView) -> None:
-        core, service = host.core, host.service
-        assert core is not None
-        assert service is not None
+        core, quorum = present(host.core), present(host.service).quorum
         start = core.log_start_offset
         below = self.golden.at(start)
         if below is None:
@@ -122,7 +114,6 @@ class Ledger(Checker):
             log.append(*self._from(start, base_offset, chunk))
         if log.end != core.log_end_offset:
             fail(f"{host.name} recovered up to {core.log_end_offset}, its disk ends at {log.end}")
-        quorum = service.quorum
         node = Node(
             host, log, tuple(quorum.voters), quorum.directory_id, self.golden.voters_at(start)
         )
@@ -161,20 +152,13 @@ class Ledger(Checker):
         span, log = effect.span, node.log
         log.append(span.base_offset, span.data)
         if log.end != span.end_offset:
-            fail(
-                f"{node.name} takes [{span.base_offset}, {span.end_offset}), which ends at"
-                f" {log.end}"
-            )
+            fail(f"{node.name} takes [{span.base_offset}, {span.end_offset}), ending at {log.end}")
 
     def _truncate(self, node: Node, effect: ev.Truncate) -> None:
         end = effect.end_offset
         if end < node.high_watermark:
-            fail(
-                f"I6: {node.name} truncates to {end}, below its high watermark"
-                f" {node.high_watermark}"
-            )
-        core = node.host.core
-        assert core is not None
+            fail(f"I6: {node.name} truncates to {end}, below {node.high_watermark}")
+        core = present(node.host.core)
         for dropped in node.log.truncate(end):
             committed = self.golden.at(dropped.end_offset)
             if committed is None or committed[1] != dropped.chain:
@@ -196,10 +180,7 @@ class Ledger(Checker):
         node.high_watermark = offset
         if offset > golden.end:
             if node.leads < 0:
-                fail(
-                    f"I6: {node.name} takes {offset} for committed, no leader has committed beyond"
-                    f" {golden.end}"
-                )
+                fail(f"I6: {node.name} takes {offset} for committed, beyond {golden.end}")
             self._same(node, golden.end)
             if node.log.at(offset) is None:
                 fail(f"{node.name} commits {offset}, which is not the end of a batch of its log")
@@ -212,10 +193,7 @@ class Ledger(Checker):
     def _same(self, node: Node, offset: int) -> None:
         mine, committed = node.log.at(offset), self.golden.at(offset)
         if mine is None or mine != committed:
-            fail(
-                f"I6: what {node.name} has below {offset} is not what was committed: (epoch, chain)"
-                f" {mine}, not {committed}"
-            )
+            fail(f"I6: {node.name} has (epoch, chain) {mine} below {offset}, not {committed}")
 
     def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
         node.leads = effect.epoch
@@ -227,10 +205,7 @@ class Ledger(Checker):
         snapshot = effect.snapshot_id
         committed = self.golden.at(snapshot.end_offset)
         if committed is None or committed[0] != snapshot.epoch:
-            fail(
-                f"I9: {node.name} begins with a snapshot of ({snapshot.end_offset}, epoch"
-                f" {snapshot.epoch}), committed there is {committed}"
-            )
+            fail(f"I9: {node.name} begins with {snapshot}; committed is {committed}")
         mine = node.log.at(snapshot.end_offset)
         if mine is None or mine != committed:
             # Fetched: the log is empty and begins there.
@@ -241,16 +216,7 @@ class Ledger(Checker):
 
 def _begins_at(node: Node, offset: int) -> None:
     """Check that the disk and the log's server know the new log start."""
-    service, core = node.host.service, node.host.core
-    assert service is not None
-    assert core is not None
-    known = (
-        node.host.disk.state.start_offset,
-        service.replica.log_start_offset,
-        core.log_start_offset,
-    )
+    parts = node.host.disk.state, present(node.host.service).replica, present(node.host.core)
+    known = (parts[0].start_offset, parts[1].log_start_offset, parts[2].log_start_offset)
     if known != (offset, offset, offset):
-        fail(
-            f"I9: the log of {node.name} begins at {offset} now; its disk, its replica and its"
-            f" state machine say {known}"
-        )
+        fail(f"I9: the log of {node.name} begins at {offset}; its parts say {known}")

@@ -3,8 +3,6 @@ without it registers (KIP-584), and a broker offers it once every unfenced broke
 (KIP-778).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from typing_extensions import override
@@ -102,10 +100,7 @@ class Levels(Checker):
                 known = service.quorum.max_metadata_version
                 behind += [f"{node.name} ({known})"] if known < level else []
         if behind:
-            fail(
-                f"metadata.version is {level} from {offset} on, and this is of builds that do not"
-                f" know it: {behind}"
-            )
+            fail(f"metadata.version is {level} from {offset} on, unknown to {behind}")
         self.raised += level > self._level and self.older > 0
         self.lowered += level < self._level
         self._level = level

@@ -14,8 +14,6 @@
 * *Without heartbeats* (``broker.heartbeat.version`` 0) a broker is fenced only by its own leave.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +24,7 @@ from raftlog.metadata.entities import Cause, has_left
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import heartbeats_enabled
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, ControllerView, fail
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail, present
 from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -95,8 +93,7 @@ class Lifecycles(Checker):
 
     @override
     def broker_moved(self, host: BrokerView) -> None:
-        assert host.service is not None
-        image = host.service.image
+        image = present(host.service).image
         if image.offset < self._off_below.get(host.name, -1):
             return
         in_force = heartbeats_enabled(image.features)
@@ -106,20 +103,16 @@ class Lifecycles(Checker):
 
     @override
     def broker_asked(self, host: BrokerView, why_fenced: str) -> None:
-        assert host.service is not None
         if not self._heartbeats[host.name]:
             return
-        bound_s = host.service.settings.lifecycle.fencing_timeout_ms / 1000 * CLOCK_SLACK
+        bound_s = present(host.service).settings.lifecycle.fencing_timeout_ms / 1000 * CLOCK_SLACK
         contact = self._contact.get(host.name)
         if contact is not None and self._ledger.world.now() - contact <= bound_s:
             return
         self.self_fenced += 1
         if not why_fenced:
             age = "never" if contact is None else f"{self._ledger.world.now() - contact:.3f} s ago"
-            fail(
-                f"{host.name} takes a new request; a controller accepted {age} what it said last,"
-                " and it has to fence itself"
-            )
+            fail(f"{host.name} takes a new request; its last accepted contact: {age}")
 
     # --- the controller decides first ------------------------------------------------------------
 
@@ -141,22 +134,16 @@ class Lifecycles(Checker):
             if newest is None or not _is_alone(broker, newest):
                 self._alone_since.pop(broker.name, None)
                 continue
-            assert newest.service is not None
             self.alone += broker.name not in self._alone_since
             since = max(
                 self._alone_since.setdefault(broker.name, now),
                 steady_since,
                 self._reached.get(broker.name, 0.0),
             )
-            bound_s = (
-                newest.service.settings.broker_session_timeout_ms / 1000 * CLOCK_SLACK
-                + DECIDES_WITHIN_S
-            )
+            session_s = present(newest.service).settings.broker_session_timeout_ms / 1000
+            bound_s = session_s * CLOCK_SLACK + DECIDES_WITHIN_S
             if now - since > bound_s:
-                fail(
-                    f"{broker.name} has fenced itself {now - since:.3f} s ago, and {newest.name},"
-                    " which leads and commits, has it unfenced"
-                )
+                fail(f"{broker.name} has fenced itself for {now - since:.3f} s, {newest.name} not")
 
     def _look_at_controller(self, host: ControllerView | None, now: float) -> float:
         if host is None or host.service is None:
@@ -223,10 +210,7 @@ class Lifecycles(Checker):
             return
         self.after_leave += 1
         if response.error.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-            fail(
-                f"{controller} tells {peer} that broker {broker_id} has a living session; it left"
-                f" in order at {left_at:.3f}"
-            )
+            fail(f"{controller} tells {peer} that {broker_id}, gone at {left_at:.3f}, is alive")
 
     def _off(self, peer: str, shown_from: int) -> None:
         """Note that a broker was told that heartbeats are disabled, until its image says otherwise.

@@ -5,8 +5,6 @@ measurements and Fetches show it. A broker whose disk is below its reserve store
 stay within the bounds of the code, and callbacks within a turn; both are sampled.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -108,10 +106,9 @@ class BrokerSpace(api.Checker):
 
 
 def _held_up(host: api.ControllerView) -> bool:
-    """Return whether its timers are late."""
-    assert host.service is not None
-    now = host_context(host.name).run(host.service.node.now)
-    return now > host.service.describe().next_tick_at + HELD_UP_S
+    service = api.present(host.service)
+    now = host_context(host.name).run(service.node.now)
+    return now > service.describe().next_tick_at + HELD_UP_S
 
 
 # --- Bounded queues (I20) ------------------------------------------------------------------------
@@ -141,9 +138,7 @@ class Queues(api.Checker):
                 self._broker(broker)
 
     def _controller(self, host: api.ControllerView) -> None:
-        service, core = host.service, host.core
-        assert service is not None
-        assert core is not None
+        service, core = api.present(host.service), api.present(host.core)
         waits, backlog = service.describe(), service.replica.backlog()
         self._at_most(host.name, "intake", waits.waiting_requests, MAX_WAITING)
         self._at_most(
@@ -168,8 +163,7 @@ class Queues(api.Checker):
             )
 
     def _broker(self, host: api.BrokerView) -> None:
-        service = host.service
-        assert service is not None
+        service = api.present(host.service)
         settings, view = service.settings, service.view
         self._at_most(
             host.name, "parked reads", service.requests.parked_reads, settings.max_parked_reads

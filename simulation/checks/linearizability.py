@@ -17,8 +17,6 @@ cluster i must precede j if f_i < s_j; the history is linearizable exactly if no
 precede each other.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Sequence
@@ -227,7 +225,6 @@ REFUSALS = {
 CLIENT_METRICS = 16
 """Kafka's resource type of the config resources that clients write: their names are free."""
 CONFIG_KEY = "match"
-"""The key that clients write in each of them."""
 
 
 def register_entry(operation: Operation) -> Entry | None:
@@ -252,7 +249,6 @@ def existence_entry(operation: Operation) -> Entry | None:
 
 
 def by_key(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
-    """Operations of each key, in order of invocation."""
     found: dict[str, list[Operation]] = {}
     for operation in operations:
         found.setdefault(operation.key, []).append(operation)
@@ -300,10 +296,7 @@ class Linearizability(Checker):
             now = self.world.now() + 1
             history.append(Entry(now, now, ("read",), at_rest.get(key)))
             if not check_register(history):
-                fail(
-                    f"config {key}: ends as {at_rest.get(key)!r}, which no order of its writes"
-                    f" explains: {history}"
-                )
+                fail(f"config {key}: no order of writes explains {at_rest.get(key)!r}: {history}")
 
     def check_topics(self, at_rest: set[str]) -> None:
         for key, operations in by_key(self._topics).items():

@@ -5,8 +5,6 @@
 * It is ahead of all clocks no longer than it may stand still.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple

@@ -5,8 +5,6 @@ removed node that campaigns changes nothing at a node that knows of the removal,
 no leader and has the shorter log (KIP-853).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,7 +16,7 @@ from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2 as pb_records
-from simulation.checks.api import Checker, ControllerView, fail
+from simulation.checks.api import Checker, ControllerView, fail, present
 from simulation.checks.ledger import Ledger, Node
 from simulation.checks.node_log import Logged
 
@@ -54,10 +52,7 @@ class VoterSets(Checker):
         old = before.voters if before is not None else (node.base_voters or node.configured)
         for found in new:
             if old and found.voters and not majorities_meet(old, found.voters):
-                fail(
-                    f"I19: the voter set at {found.offset} has a majority without any of one of the"
-                    f" set before: {_ids(found.voters)} after {_ids(old)}"
-                )
+                fail(f"I19: disjoint: {_ids(found.voters)} at {found.offset} after {_ids(old)}")
             old = found.voters
         if node.leads >= 0:
             self._check_leader(
@@ -68,15 +63,9 @@ class VoterSets(Checker):
         self.changes += 1
         committed = node.log.at(node.high_watermark) if node.high_watermark >= 0 else None
         if new > 1 or before >= max(node.high_watermark, 0):
-            fail(
-                f"I19: {node.name} proposes a voter set at {at}; the one at {before} is not"
-                f" committed, its high watermark is {node.high_watermark}"
-            )
+            fail(f"I19: {node.name} proposes voters at {at}; {before} is not committed")
         if committed is None or committed[0] != node.leads:
-            fail(
-                f"I19: {node.name} proposes a voter set at {at} before a record of its epoch"
-                f" {node.leads} is committed"
-            )
+            fail(f"I19: {node.name} proposes voters at {at} before {node.leads} commits")
 
     # --- who was removed -------------------------------------------------------------------------
 
@@ -86,8 +75,7 @@ class VoterSets(Checker):
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
-        core = host.core
-        assert core is not None
+        core = present(host.core)
         state = _State(core.role, core.epoch, core.voted_id, core.leader_id)
         before = self._states.get(host.name)
         self._states[host.name] = state
@@ -108,10 +96,7 @@ class VoterSets(Checker):
             return
         if node.may_be_voter(asker) or (may_be_newer and before.role != "leader"):
             return
-        fail(
-            f"I19: {node.name} knows that {asker} was removed, and goes from {before} to {state} at"
-            f" its {type(request).__name__}"
-        )
+        fail(f"I19: removed {asker} moves {node.name} from {before} to {state}")
 
     @override
     def sample(self) -> None:

@@ -7,8 +7,6 @@ offset is computed again from decoded records by the rules of ``raftlog/metadata
 compared with progress records.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from bisect import bisect_left, bisect_right
@@ -119,9 +117,7 @@ class NodeLog:
         """Drop the records at or above an offset, and return them. Raises CheckFailedError."""
         kept = bisect_left(self._ends, end_offset + 1)
         if end_offset < self.start or end_offset not in (self.start, *self._ends[kept - 1 : kept]):
-            fail(
-                f"{self.who} truncates to {end_offset}, which is not the end of a batch of its log"
-            )
+            fail(f"{self.who} truncates to {end_offset}, where no batch of its log ends")
         dropped = self.batches[kept:]
         del self.batches[kept:], self._ends[kept:]
         while self.voter_sets and self.voter_sets[-1].offset >= end_offset:

@@ -12,12 +12,14 @@
   unregistered broker is in no ISR and leads nothing.
 * Epochs counted here equal the fold's, and so do leader, ISR and replicas.
 * An answer to a leader is of a committed state that the log had.
+* Topic Metadata names the replicas, leader and leader epoch at its offset; offline are replicas on
+  fenced brokers, whatever the ISR. In BrokerMetadata the answering broker led in that leader epoch,
+  and the ISR is of that partition epoch (KIP-24).
 * A replaced incarnation is told so: a heartbeat that leaves after a newer registration was
   committed is not answered well by the controller of that epoch or later.
 """
 
-from __future__ import annotations
-
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -25,7 +27,9 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
+from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.data.v1 import data_pb2
 from simulation.checks.api import BrokerView, Checker, ControllerView, Operation, fail
 from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
@@ -96,8 +100,10 @@ CORDONED, BROKER_CONFIG = "cordoned", 4
 
 
 class State(NamedTuple):
-    """A partition from one record to the next."""
+    """A partition from the record at ``offset`` to the next one about it."""
 
+    offset: int
+    replicas: tuple[int, ...]
     isr: tuple[int, ...]
     leader: int
     leader_epoch: int
@@ -113,7 +119,6 @@ class _Partition:
     elr: tuple[int, ...] = ()
     last_known: tuple[int, ...] = ()
     states: list[State] = field(default_factory=list)
-    """One for each partition epoch, from the first on."""
 
 
 class _Registration(NamedTuple):
@@ -157,6 +162,11 @@ class Partitions(Checker):
         self._cordoned: set[int] = set()
         self.cordons = 0
         ledger.golden.listeners.append(self._committed)
+
+    def states_of(self, key: Key) -> list[State]:
+        """Return one state for each partition epoch, also of a deleted partition."""
+        partition = self._partitions.get(key) or self._gone.get(key)
+        return partition.states if partition is not None else []
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         # A batch takes a broker out of the ISRs before it unregisters it; no image lies between the
@@ -212,8 +222,11 @@ class Partitions(Checker):
     def _created(self, message: Any, offset: int) -> None:
         key = message.topic_id, message.partition_id
         self._placed(key, message.replicas, offset)
-        partition = self._partitions[key] = _Partition(tuple(message.replicas))
+        replicas = tuple(message.replicas)
+        partition = self._partitions[key] = _Partition(replicas)
         state = State(
+            offset,
+            replicas,
             tuple(message.isr),
             message.leader,
             message.leader_epoch,
@@ -239,6 +252,8 @@ class Partitions(Checker):
         isr = said(message, "isr", before.isr)
         least = before.leader_epoch + (message.HasField("leader") or bool(gone))
         after = State(
+            offset,
+            partition.replicas,
             isr,
             said(message, "leader", before.leader),
             said(message, "leader_epoch", least),
@@ -310,10 +325,7 @@ class Partitions(Checker):
         if message.HasField("last_known_elr"):
             partition.last_known = tuple(message.last_known_elr.ids)
         if not set(partition.elr) <= old:
-            fail(
-                f"I21: {partition.elr} are eligible to lead {name_of(key)} at {offset}: before,"
-                f" only {sorted(old)} were in the ISR or eligible"
-            )
+            fail(f"I21: {partition.elr} may lead {name_of(key)} at {offset}, of {sorted(old)}")
 
     def _recovered(self, key: Key, recovery: Any, leader: int, what: str) -> None:
         partition = self._partitions[key]
@@ -339,7 +351,6 @@ class Partitions(Checker):
         return self._brokers.get(broker_id, NOBODY) is not NOBODY
 
     def _decided(self, key: Key, before: State, after: State, message: Any, offset: int) -> None:
-        """Check a change that the controller decided by itself."""
         what = f"I21: {name_of(key)} is changed at {offset} from {before} to {after}"
         if after.recovery == before.recovery and set(after.isr) <= set(before.isr):
             return
@@ -385,10 +396,7 @@ class Partitions(Checker):
         elif replicas != original:
             self.reassigned += 1
             if not replicas - original <= set(after.isr):
-                fail(
-                    f"{what}: the reassignment is complete, and {sorted(replicas - original)} are"
-                    " not in sync"
-                )
+                fail(f"{what}: complete, and {sorted(replicas - original)} not in sync")
 
     def _check(self, key: Key, where: str) -> None:
         partition = self._partitions[key]
@@ -401,20 +409,14 @@ class Partitions(Checker):
         for member in state.isr:
             registration = self._brokers.get(member, NOBODY)
             if not registration.active and state.leader >= 0:
-                fail(
-                    f"{what}: broker {member} is {registration}, and in the ISR {state.isr} led by"
-                    f" {state.leader}"
-                )
+                fail(f"{what}: broker {member} is {registration}, and in ISR {state.isr}")
         if set(partition.elr) & set(state.isr) or not set(partition.elr) <= set(partition.replicas):
-            fail(
-                f"{what}: {partition.elr} are eligible beside the ISR {state.isr} of"
-                f" {partition.replicas}"
-            )
+            fail(f"{what}: {partition.elr} beside ISR {state.isr} of {partition.replicas}")
         for member in partition.elr:
             if not self._is_registered(member):
                 fail(f"{what}: broker {member} is eligible, and not registered")
         folded = self._golden.partition(key)
-        derived = (partition.replicas, *state, partition.elr, partition.last_known)
+        derived = (*state[1:], partition.elr, partition.last_known)
         if folded is None or derived != (
             folded.replicas, folded.isr, folded.leader, folded.leader_epoch, folded.partition_epoch,
             folded.leader_recovery_state, folded.elr, folded.last_known_elr,
@@ -450,13 +452,61 @@ class Partitions(Checker):
 
     def _answered(self, key: Key, result: Any, who: str) -> None:
         self.answers += 1
-        partition = self._partitions.get(key) or self._gone.get(key)
-        states = partition.states if partition is not None else []
+        states = self.states_of(key)
         index = result.partition_epoch - states[0].partition_epoch if states else -1
         epochs = result.leader_epoch, result.partition_epoch
-        told = State(tuple(result.isr), result.leader_id, *epochs, result.leader_recovery_state)
-        if not 0 <= index < len(states) or states[index] != told:
+        told = (tuple(result.isr), result.leader_id, *epochs, result.leader_recovery_state)
+        if not 0 <= index < len(states) or states[index][2:] != told:
             fail(
                 f"I21: {who} was told {told} of {name_of(key)}; committed is"
                 f" {states[-1] if states else 'nothing'}"
             )
+
+
+class ServedPartitions(Checker):
+    """Checker of brokers' answers about partitions (KIP-24)."""
+
+    def __init__(self, ledger: Ledger, partitions: Partitions) -> None:
+        self._golden, self._partitions = ledger.golden, partitions
+        self.partitions = self.led = 0
+        """Numbers of checked partitions in Metadata, and in BrokerMetadata."""
+
+    @override
+    def client_returned(self, operation: Operation) -> None:
+        response = operation.response
+        if operation.kind != "read_topics" or operation.outcome != "ok" or response is None:
+            return
+        for topic in response.metadata.topics:
+            for told in topic.partitions:
+                self.partitions += 1
+                self._check_metadata((topic.topic_id, told.partition_index), told, operation)
+
+    def _check_metadata(self, key: Key, told: Any, operation: Operation) -> None:
+        states, offset = self._partitions.states_of(key), operation.offset
+        index = bisect_right(states, offset, key=lambda state: state.offset)
+        if not index:
+            fail(f"KIP-24: {operation.client} is told of {key} at {offset}, where it is not")
+        state, standing_at = states[index - 1], self._golden.standing_at
+        offline = [one for one in state.replicas if standing_at(one, offset).fenced]
+        leader = -1 if standing_at(state.leader, offset).fenced else state.leader
+        expected = (list(state.replicas), offline, leader, state.leader_epoch)
+        nodes = list(told.replica_nodes), list(told.offline_replicas)
+        if (*nodes, told.leader_id, told.leader_epoch) != expected:
+            fail(f"KIP-24: {operation.client} is told {told} of {key} at {offset}, not {expected}")
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        if isinstance(message, broker_pb2.BrokerResponse) and message.HasField("broker_metadata"):
+            for told in message.broker_metadata.partitions:
+                if not told.error_code:
+                    self.led += 1
+                    self._check_led(host, told)
+
+    def _check_led(self, host: ControllerView | BrokerView, told: data_pb2.LedPartition) -> None:
+        key, isr = (told.topic_id, told.partition_index), {one.broker_id for one in told.isr}
+        led = host.id, told.leader_epoch, isr, told.partition_epoch
+        if led not in [
+            (one.leader, one.leader_epoch, set(one.isr), one.partition_epoch)
+            for one in self._partitions.states_of(key)
+        ]:
+            fail(f"KIP-24: {host.name} leads {name_of(key)} as {led}, which was never committed")

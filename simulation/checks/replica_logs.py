@@ -6,8 +6,6 @@
 * A process begins with its durable log of whole batches.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from typing import Any
 
@@ -16,7 +14,7 @@ from typing_extensions import override
 from broker.partition import events as ev
 from raftlog import batch
 from raftlog.node.storage.partition_api import PartitionKey
-from simulation.checks.api import BrokerView, Checker, fail
+from simulation.checks.api import BrokerView, Checker, fail, present
 
 
 def name_of(key: PartitionKey) -> str:
@@ -112,13 +110,12 @@ class ReplicaLogs(Checker):
 
     @override
     def data_recovered(self, host: BrokerView) -> None:
-        assert host.disk is not None
-        logs = self.logs[host.name] = {}
-        for key in sorted(host.disk.live):
-            start = host.disk.live[key].start
-            before = self._before.get((host.disk.directory_id, key, start))
-            log = logs[key] = ReplicaLog(start, before)
-            for _, chunk in host.disk.live[key].scan(0):
+        disk, logs = present(host.disk), dict[PartitionKey, ReplicaLog]()
+        self.logs[host.name] = logs
+        for key in sorted(disk.live):
+            start = disk.live[key].start
+            log = logs[key] = ReplicaLog(start, self._before.get((disk.directory_id, key, start)))
+            for _, chunk in disk.live[key].scan(0):
                 self._append(host, key, log, chunk, start)
 
     @override
@@ -153,12 +150,9 @@ class ReplicaLogs(Checker):
         self.starts += 1
         before = log.chain_at(effect.start_offset)
         if before is None or effect.start_offset >= log.end:
-            fail(
-                f"I23: {host.name} lets {name_of(effect.key)} begin at {effect.start_offset}: it"
-                f" ends at {log.end}, or no batch begins there"
-            )
-        assert host.disk is not None
-        self._before[host.disk.directory_id, effect.key, effect.start_offset] = before
+            fail(f"I23: {host.name} moves {name_of(effect.key)} to {effect.start_offset}")
+        directory_id = present(host.disk).directory_id
+        self._before[directory_id, effect.key, effect.start_offset] = before
 
     def _append(
         self, host: BrokerView, key: PartitionKey, log: ReplicaLog, chunk: bytes, start: int = 0
@@ -181,7 +175,4 @@ class ReplicaLogs(Checker):
                 base, header.end_offset, epoch, data, known[0] if known and is_first else None
             )
             if self._chains.setdefault((key, base, epoch), (chain, digest)) != (chain, digest):
-                fail(
-                    f"I23: {name_of(key)} has two logs that end with the batch of offset {base} and"
-                    f" leader epoch {epoch}; one of them at {host.name}"
-                )
+                fail(f"I23: {name_of(key)} has two logs to {base}, {epoch}; one at {host.name}")

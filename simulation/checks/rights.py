@@ -7,8 +7,6 @@ authorizer (``acl_history``).
   principal learns of another's writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -78,7 +76,6 @@ class Rights(Checker):
         self._leases: dict[int, str] = {}
         self._values: dict[str, Operation] = {}
         self.batches = 0
-        """Number of the callers' batches."""
         self.from_one_place = 0
         """Number of these whose call is known."""
         self.kept_out = 0
@@ -175,7 +172,6 @@ class Rights(Checker):
             )
 
     def _check_value(self, record: Record, principal: str, offset: int) -> None:
-        """Each value of a group's config is written by one call."""
         if record.type != RecordType.CONFIG or record.message.resource_type != CONFIGS_OF_GROUPS:
             return
         operation = self._values.get(record.message.value)
@@ -236,10 +232,7 @@ class Rights(Checker):
         host = operation.client.partition(".")[0]
         proved = principal_of(host, self.world.config)
         if principal != proved:
-            fail(
-                f"I27: number {operation.number} of {operation.client}, who is {proved}, is at"
-                f" {offset} as a write of {principal}"
-            )
+            fail(f"I27: {operation.client}, who is {proved}, is at {offset} as {principal}")
 
 
 def _is_duplicate(operation: Operation) -> bool:

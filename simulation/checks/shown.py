@@ -9,8 +9,6 @@
 * A client that poses as a node is refused for exactly that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -107,10 +105,7 @@ class Shown(Checker):
         if not response.HasField("error") and not self._history.ever_allows(
             site.principal, site.address, (CLUSTER_ACTION, CLUSTER, OF_CLUSTER), -1, last
         ):
-            fail(
-                f"I28: {host.name} shows {site.principal} at {site.address} the log, who was never"
-                " allowed to read it"
-            )
+            fail(f"I28: {host.name} shows the log to {site.principal} at {site.address}")
 
     def _check_posed(self, host: ControllerView | BrokerView, message: Any) -> None:
         if isinstance(message, broker_pb2.BrokerResponse | pb.ControllerResponse) and (
@@ -204,7 +199,6 @@ def _listed(response: pb.ControllerResponse) -> Iterable[Right]:
 
 
 def _code(message: Any) -> int:
-    """Return the error of a response to any request that nodes send."""
     if isinstance(message, quorum_pb2.QuorumMessage):
         body = message.WhichOneof("body")
         message = getattr(message, str(body))

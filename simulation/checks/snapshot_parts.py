@@ -2,8 +2,6 @@
 I11 (``states``) and I15 check the assembled snapshot.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from typing_extensions import override

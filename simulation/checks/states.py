@@ -8,8 +8,6 @@ snapshot must name that hash; some are loaded at once, at the end all on disk wi
 them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +22,14 @@ from raftlog.metadata.sorted_keys import SortedKeys
 from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, fail
+from simulation.checks.api import (
+    BrokerView,
+    Checker,
+    CheckFailedError,
+    ControllerView,
+    fail,
+    present,
+)
 from simulation.checks.ledger import Ledger
 
 _FIELDS = Image.__struct_fields__
@@ -95,8 +100,7 @@ class States(Checker):
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
-        core = host.core
-        assert core is not None
+        core = present(host.core)
         start, end, high_watermark = core.log_start_offset, core.log_end_offset, core.high_watermark
         if (
             not (start <= core.flushed_end_offset <= end and high_watermark <= end)
@@ -118,8 +122,7 @@ class States(Checker):
     # --- I11 -------------------------------------------------------------------------------------
 
     def _check_snapshot(self, host: ControllerView, snapshot_id: SnapshotId) -> None:
-        assert host.service is not None
-        snapshots = host.service.replica.snapshots
+        snapshots = present(host.service).replica.snapshots
         verifier, pieces, position = SnapshotVerifier(), [], 0
         try:
             while piece := snapshots.read(snapshot_id, position, SNAPSHOT_BYTES):
@@ -163,7 +166,6 @@ class States(Checker):
         return image
 
     def _fold_on(self, who: str, snapshot_id: SnapshotId, content: bytes) -> None:
-        """A snapshot and the log after it, against the fold from 0."""
         builder = ImageBuilder(self._load(who, snapshot_id, [content]))
         for logged in self._golden.behind(snapshot_id.end_offset):
             builder.apply_chunk(logged.data)
@@ -175,8 +177,7 @@ class States(Checker):
 
     @override
     def broker_moved(self, host: BrokerView) -> None:
-        assert host.service is not None
-        tip = host.service.image
+        tip = present(host.service).image
         self._compare(host.name, tip.offset, tip.epoch, tip.state_hash)
 
     @override
@@ -188,16 +189,10 @@ class States(Checker):
             # An image that nobody asked for is not made for this check.
             found = service.describe()
             if found.applied_offset >= max(host.core.high_watermark, 0):
-                fail(
-                    f"I9: {host.name} has applied {found.applied_offset}, its high watermark is"
-                    f" {host.core.high_watermark}"
-                )
+                fail(f"I9: {host.name} has applied {found.applied_offset}, which is not committed")
             self._compare(host.name, found.applied_offset, found.applied_epoch, found.state_hash)
             if found.log_hash.end_offset != found.applied_offset + 1:
-                fail(
-                    f"I10: {host.name} has applied {found.applied_offset}, its log hash is of"
-                    f" {found.log_hash.end_offset}"
-                )
+                fail(f"I10: {host.name} is at {found.applied_offset}, its hash is {found.log_hash}")
             self._golden.log_hashes.require(f"I10: {host.name}", found.log_hash)
         self._samples += 1
         if self._samples % SAMPLES == 0:

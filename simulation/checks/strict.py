@@ -9,8 +9,6 @@
 Whether the broker was unfenced or held a lease is not asked.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 
@@ -79,14 +77,9 @@ class StrictReads(Checker):
             f" {operation.number})"
         )
         if operation.offset < floor:
-            fail(
-                f"I22: {name} shows {operation.offset}; before it began {floor} was acknowledged,"
-                " or shown by a strict read"
-            )
+            fail(f"I22: {name} shows {operation.offset}; {floor} was acknowledged or shown before")
         if operation.offset not in self._golden.hashes:
-            fail(
-                f"I22: {name} is answered from {operation.offset}, not the end of a committed batch"
-            )
+            fail(f"I22: {name} shows {operation.offset}, not the end of a committed batch")
         if operation.offset > self._announced:
             fail(f"I22: {name} shows {operation.offset}; LAO was announced up to {self._announced}")
 
@@ -122,7 +115,6 @@ class Floors:
         self._offsets: list[int] = []
 
     def raise_to(self, offset: int, at: float) -> None:
-        """Require at least ``offset`` from ``at`` on."""
         if not self._offsets or offset > self._offsets[-1]:
             self._times.append(at)
             self._offsets.append(offset)

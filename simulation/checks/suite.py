@@ -1,7 +1,5 @@
 """All checkers of one run, in the order in which they receive events: the ledger first."""
 
-from __future__ import annotations
-
 from simulation.checks.acl_history import AclHistory
 from simulation.checks.api import Checker
 from simulation.checks.broker_ids import BrokerIds
@@ -25,10 +23,9 @@ from simulation.checks.limits import BrokerSpace, Queues, Space, Turns
 from simulation.checks.linearizability import Linearizability
 from simulation.checks.log_time import LogTime
 from simulation.checks.membership import Replacements, VoterSets
-from simulation.checks.partitions import Incarnations, Partitions
+from simulation.checks.partitions import Incarnations, Partitions, ServedPartitions
 from simulation.checks.replica_logs import ReplicaLogs
 from simulation.checks.rights import Rights
-from simulation.checks.served_partitions import ServedPartitions
 from simulation.checks.shown import Shown
 from simulation.checks.snapshot_parts import SnapshotParts
 from simulation.checks.states import States
@@ -38,10 +35,8 @@ from simulation.checks.watches import Watches
 
 
 def all_checkers() -> list[Checker]:
-    """Fresh ones, for one run."""
-    ledger, logs = Ledger(), ReplicaLogs()
-    data = CommittedData(ledger, logs)
-    acls = AclHistory()
+    ledger, logs, acls = Ledger(), ReplicaLogs(), AclHistory()
+    data, partitions = CommittedData(ledger, logs), Partitions(ledger)
     return [
         ledger,
         Elections(ledger),
@@ -55,7 +50,7 @@ def all_checkers() -> list[Checker]:
         States(ledger),
         SnapshotParts(),
         Brokers(ledger),
-        Partitions(ledger),
+        partitions,
         Incarnations(ledger),
         Lifecycles(ledger),
         BrokerIds(ledger),
@@ -69,7 +64,7 @@ def all_checkers() -> list[Checker]:
         Visibility(ledger),
         StrictReads(ledger),
         Existence(ledger),
-        ServedPartitions(ledger),
+        ServedPartitions(ledger, partitions),
         Queues(),
         Turns(),
         Contradictions(),

@@ -12,8 +12,6 @@
 A fenced broker may lag until it learns of it, and must keep the first two rules only.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -49,7 +47,6 @@ class SentAnswers:
         self._sent: deque[Sent] = deque(maxlen=SENT_MAX)
 
     def add(self, host: Any, response: Any) -> None:
-        """Note an answer that leaves its broker."""
         self._sent.append(Sent(response, host.name, self._golden.is_unfenced(host)))
 
     def of_unfenced(self, response: Any) -> Sent | None:
@@ -117,10 +114,7 @@ class Visibility(Checker):
     def _check_written(self, operation: Operation) -> None:
         golden = self._ledger.golden
         if operation.offset >= golden.end:
-            fail(
-                f"I12: {_name(operation)} is answered as written at {operation.offset}; committed"
-                f" is only up to {golden.end}"
-            )
+            fail(f"I12: {_name(operation)} is at {operation.offset}, above {golden.end}")
         if operation.kind == "write_config":
             there = golden.config(CLIENT_METRICS, operation.key, CONFIG_KEY, operation.offset)
             if there != operation.value:
@@ -153,24 +147,15 @@ class Visibility(Checker):
             and operation.at_least < 0
             and operation.offset > self._announced
         ):
-            fail(
-                f"{_name(operation)}, repeatable, is answered from {operation.offset}; LAO was"
-                f" announced up to {self._announced}"
-            )
+            fail(f"{_name(operation)} shows {operation.offset}, LAO was {self._announced}")
         if operation.found != expected:
-            fail(
-                f"{_name(operation)} finds {operation.found!r} in the image at {operation.offset};"
-                f" the log says {expected!r}"
-            )
+            fail(f"{_name(operation)} finds {operation.found!r}; the log has {expected!r}")
 
     def _check_order(self, operation: Operation, client: Floors) -> None:
         if operation.offset < operation.at_least:
             fail(f"{_name(operation)} wanted {operation.at_least} at least, got {operation.offset}")
         if operation.at_least >= 0 and operation.offset < client.at(operation.invoked_at):
-            fail(
-                f"{_name(operation)} shows {operation.offset}, its client has seen"
-                f" {client.at(operation.invoked_at)}"
-            )
+            fail(f"{_name(operation)} shows {operation.offset}, less than its client has seen")
 
     def _check_floor(self, operation: Operation) -> None:
         if (sent := self._sent.of_unfenced(operation.response)) is None:

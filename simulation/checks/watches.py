@@ -29,7 +29,7 @@ from raftlog.metadata.words import to_json
 from raftlog.outcome import Token
 from raftlog.wire.broker.v1 import broker_pb2
 from simulation.checks import acl_history
-from simulation.checks.api import BrokerView, Checker, ControllerView, fail
+from simulation.checks.api import BrokerView, Checker, ControllerView, fail, present
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 from simulation.swarm.identities import CALLERS
@@ -119,10 +119,7 @@ class Watches(Checker):
         shown = max([message.token.offset if message.HasField("token") else -1, *told])
         limit = self._golden.end - 1 if wanted_by(peer).tip else self._lao
         if shown > limit:
-            fail(
-                f"I29: {host.name} shows {peer} changes up to offset {shown}, and"
-                f" {'committed' if wanted_by(peer).tip else 'LAO'} is {limit}"
-            )
+            fail(f"I29: {host.name} shows {peer} {shown}, above {limit}")
 
     @override
     def watch_begun(self, host: str, since: Token | None) -> None:
@@ -155,10 +152,7 @@ class Watches(Checker):
             found = self._next(host, stream)
         self._require_allowed(host, change.path, change.offset)
         if found is None or (found.position, found.said) != (position, said):
-            fail(
-                f"I29: {host} is told {said} at {tuple(position)}; what it has selected after"
-                f" {stream.position} goes on with {found}"
-            )
+            fail(f"I29: {host} is told {said} at {tuple(position)}, not {found}")
         stream.position = position
 
     @override
@@ -181,10 +175,7 @@ class Watches(Checker):
         if stream.generation is None:
             stream.generation = token.generation
         if stream.generation != token.generation:
-            fail(
-                f"I29: {host} watches generation {stream.generation} of the log, and is told of"
-                f" {token.offset} in generation {token.generation}"
-            )
+            fail(f"I29: {host} is told of {token}, and watches {stream.generation}")
         self.outlived += token.generation != self._golden.generation
         return token.generation == self._golden.generation
 
@@ -194,10 +185,8 @@ class Watches(Checker):
             stream.next += 1
 
     def _following(self, host: str, stream: _Stream) -> _True | None:
-        """Return the next true change that a watcher has selected."""
         selection = parse_selectors(wanted_by(host).selectors)
-        assert stream.position is not None
-        self._move(stream, stream.position)
+        self._move(stream, present(stream.position))
         for index in range(stream.next, len(self._changes)):
             if selection.matches(self._changes[index].said[0]):
                 stream.next = index
@@ -236,8 +225,7 @@ class Watches(Checker):
         self.left_out += 1
 
     def _check_list(self, host: str, stream: _Stream) -> None:
-        assert stream.position is not None, "a list is complete with its token"
-        image = self._golden.images[stream.position.offset]
+        image = self._golden.images[present(stream.position).offset]
         selection = parse_selectors(wanted_by(host).selectors)
         there = {
             one.path: decode(to_json(one.value))

@@ -2,8 +2,6 @@
 only when it had an effect.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Awaitable, Callable
 

@@ -2,8 +2,6 @@
 told of replaced and damaged disks (see ``checks/committed_data.py``).
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 

@@ -4,8 +4,6 @@ A permanently damaged copy (a flipped bit, a lost disk) is one of at most a mino
 until the node has a new copy, so a sound copy remains of everything a majority ever had.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Sequence
@@ -70,7 +68,6 @@ async def low(
 async def hanging(
     world: World, rng: random.Random, host: ControllerHost | BrokerHost, mend: Mend
 ) -> None:
-    """Let a disk hang: no operation completes for a while."""
     disk = host.disk
     if disk is None or disk.hung:
         return
@@ -85,7 +82,6 @@ async def hanging(
 async def slow(
     world: World, rng: random.Random, host: ControllerHost | BrokerHost, fault: str
 ) -> None:
-    """A disk takes ten to a hundred times as long."""
     if host.disk is None:
         return
     world.note(host.name, "its disk is slow")
@@ -144,7 +140,6 @@ def fill(
 
 
 def make_room(world: World, disks: Filled) -> None:
-    """Undo ``fill``, unless the disk is to stay full."""
     for host, disk in disks.items():
         if host.disk is disk and world.may_mend(host.name):
             disk.capacity_bytes = None
@@ -152,7 +147,6 @@ def make_room(world: World, disks: Filled) -> None:
 
 @fault
 async def disk_hang(world: World, rng: random.Random) -> None:
-    """Let a disk hang for a while, half of the time the leader's."""
     await hanging(world, rng, any_controller(world, rng), mend_disk)
 
 

@@ -1,7 +1,5 @@
 """Faults of links: cuts, delays and resets. A cut counts when it has held something up."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence
@@ -128,7 +126,6 @@ async def ring(world: World, rng: random.Random) -> None:
 
 @fault
 async def bridge(world: World, rng: random.Random) -> None:
-    """The voters fall into two parts, and one voter reaches both."""
     names = [host.name for host in world.fleet.voters()]
     if len(names) < 3:
         return
@@ -141,7 +138,6 @@ async def bridge(world: World, rng: random.Random) -> None:
 
 @fault
 async def flapping(world: World, rng: random.Random) -> None:
-    """A link goes and comes many times."""
     if (two := _two(world, rng)) is None:
         return
     for _ in range(rng.randint(3, 15)):

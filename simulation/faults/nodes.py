@@ -1,12 +1,11 @@
 """Faults of nodes: crashes, pauses, clocks, errors of brokers and clients; counted by effect."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence
 
 from raftlog.transport.api import Conversation
+from simulation.checks.api import present
 from simulation.faults import fault
 from simulation.hosts import BrokerHost, ControllerHost
 from simulation.twins.loop import host_context
@@ -19,7 +18,6 @@ IN_SERVICE_WITHIN_S = 3.0
 
 
 def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
-    """Start a host that is down, unless it is to stay down."""
     if host.service is None and world.may_mend(host.name):
         world.note(host.name, "started")
         host.start()
@@ -149,13 +147,11 @@ async def long_pause(world: World, rng: random.Random) -> None:
 
 @fault
 async def loop_blocked(world: World, rng: random.Random) -> None:
-    """The event loop stands still for half a second."""
     await paused(world, LOOP_BLOCKED_S, rng.choice(world.fleet.hosts()).name, "loop_blocked")
 
 
 @fault
 async def clock_jump(world: World, rng: random.Random) -> None:
-    """A wall clock is set hours wrong, or right again."""
     host = rng.choice(world.controllers)
     _set_clock(world, host, rng.choice((0, rng.randint(-5 * HOUR_MS, 5 * HOUR_MS))))
     if host.service is not None and host.wall_offset_ms:
@@ -190,10 +186,8 @@ async def resign(world: World, rng: random.Random) -> None:
 
 def ask_to_resign(world: World, leader: ControllerHost) -> None:
     """Let a leader resign, in its own context: it goes by its own clock."""
-    assert leader.service is not None
-    world.network.loop.call_soon(
-        leader.service.replica.resign, "asked to", context=host_context(leader.name)
-    )
+    resign = present(leader.service).replica.resign
+    world.network.loop.call_soon(resign, "asked to", context=host_context(leader.name))
 
 
 @fault

@@ -1,7 +1,5 @@
 """Operations during faults: unregistering, moving voters, mapping hosts, lowering levels."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

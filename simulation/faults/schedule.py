@@ -1,7 +1,5 @@
 """The schedule of a run's faults: the safety phase."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Literal

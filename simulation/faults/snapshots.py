@@ -2,8 +2,6 @@
 fetch takes milliseconds, so the fault waits for a part that is not the last.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 
@@ -14,7 +12,6 @@ from simulation.faults.nodes import ask_to_resign, killed, one_in_service, soon_
 from simulation.world import World
 
 PARTS_MAX = 12
-"""Most parts that pass before the fault strikes."""
 SLOW_WITHIN_S = 2.0
 WAIT_S = 5.0
 """Seconds after which the fault gives up if no node fetches."""
@@ -83,7 +80,6 @@ async def slow_fetch(world: World, lasts_s: float) -> None:
 
 
 async def _kill(world: World, rng: random.Random, giver: str, taker: str) -> None:
-    """One of the two dies, and comes back."""
     name = rng.choice((giver, taker))
     host = next((host for host in world.fleet.hosts() if host.name == name), None)
     if host is None or host.service is None:

@@ -4,8 +4,6 @@ One change at a time (KIP-853). A disk is lost only when the set is known, large
 change is pending; no other copy may be lost until the node is a voter with its new directory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Iterator
@@ -22,7 +20,6 @@ from simulation.hosts import ControllerHost
 from simulation.world import World
 
 KILLED_IN_TRANSFER = 0.3
-"""The share of transfers in which one or two die."""
 
 _AGAIN_S = 0.3
 
@@ -227,7 +224,6 @@ async def removed_campaigns(world: World, rng: random.Random) -> None:
 
 @contextmanager
 def _mended(world: World, pairs: Pairs) -> Iterator[None]:
-    """Open these ways at the end."""
     try:
         yield
     finally:

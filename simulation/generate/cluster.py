@@ -1,7 +1,5 @@
 """The generated cluster's brokers and partitions: their events, as the controller decides them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
@@ -228,7 +226,6 @@ class Cluster:
         return record(change)
 
     def prefer(self, broker_id: int, at_ms: int) -> None:
-        """The broker leads again what it should."""
         brokers = Brokers(self.log.draft)
         wanted = [each for each in self.held(broker_id) if each.replicas[0] == broker_id]
         records = [

@@ -1,7 +1,5 @@
 """A generated history and its export: made in one process, written in another."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from multiprocessing import get_context

@@ -1,7 +1,5 @@
 """Incidents of the generated cluster: failures and reactions, noted when over."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -22,7 +20,6 @@ class Incidents:
         self._cluster, self._schedule = cluster, schedule
         self._rng = cluster.log.rng
         self._busy: set[int] = set()
-        """Brokers in an incident: one at a time for each."""
 
     def plan(self, rates: Rates, begin_ms: int) -> None:
         every = self._schedule.every
@@ -145,7 +142,6 @@ class Incidents:
             self._come_back(broker_id, back_ms, partial(back, broker_id))
 
     def _roll(self, at_ms: int) -> None:
-        """One broker after the other is stopped and started again."""
         first, rng, began_ms = self._cluster.log.end_offset, self._rng, at_ms
         for broker_id in self._cluster.broker_ids:
             self._schedule.at(at_ms, partial(self._restart, broker_id))

@@ -1,7 +1,5 @@
 """The generated log with its progress records; batches are folded and encoded as by nodes."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -139,7 +137,6 @@ class Observation:
             self._write(lowest, applied, at_ms)
 
     def _applied(self) -> list[Applied]:
-        """Return the applied offsets of all unfenced brokers."""
         newest, stalled = self._log.end_offset - 1, self._stalled
         found = map(self._log.draft.brokers.get, self._broker_ids)
         return [

@@ -1,7 +1,5 @@
 """The schedule of a generated history: actions by time, and events that recur at random."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Callable
@@ -51,7 +49,6 @@ class Schedule:
 
 
 def _busy(at_ms: int) -> float:
-    """Return the activity at a time as a share of the highest."""
     moment = datetime.fromtimestamp(at_ms / 1000, UTC)
     if moment.weekday() >= _SATURDAY:
         return 0.2

@@ -1,7 +1,5 @@
 """Operations of people and their tools on the generated cluster: topics, configs, moves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from controller.decisions.configs import config_record
@@ -128,7 +126,6 @@ class Workload:
     # --- clients that number their writes --------------------------------------------------------
 
     def _client(self, at_ms: int) -> None:
-        """One comes, and one goes if they are many."""
         if len(self._clients) >= _MAX_CLIENTS:
             client_id, _ = self._clients.pop(self._rng.randrange(len(self._clients)))
             self._log.append(
@@ -140,7 +137,6 @@ class Workload:
         self._clients.append((client_id, [1]))
 
     def _write(self, records: list[Record], at_ms: int, principal: str) -> None:
-        """Half of the writes are numbered."""
         rng, client = self._rng, (0, 0, 0)
         if self._clients and rng.random() < 0.5:
             client_id, numbers = rng.choice(self._clients)

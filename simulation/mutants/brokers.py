@@ -1,7 +1,5 @@
 """Mutants of brokers: images, lifecycles and heartbeats (rows HB), broker ids (rows ID)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from simulation.mutants import configs

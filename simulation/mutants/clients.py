@@ -1,7 +1,5 @@
 """Mutants of keys, conditions and leases, of watches, and of rights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from simulation.mutants import configs

@@ -1,7 +1,5 @@
 """Configs of hunts: small clusters, short runs, and the faults that reveal a kind of breakage."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from simulation.swarm.config import SwarmConfig
@@ -41,7 +39,6 @@ WAITED = replace(
 """Writes that wait for brokers while the leader changes."""
 
 WATCHES = replace(BROKERS, watchers=4, reads_per_s=0.0)
-"""Watchers that go from broker to broker."""
 
 KEEPERS = replace(BROKERS, keepers=3, lockers=3, reads_per_s=0.0, writes_per_s=2.0, drift=0.1)
 """Clients that change on conditions, hold leases and take turns, under leaders that come and go."""
@@ -123,7 +120,6 @@ VOTERS = SwarmConfig(
     election_timeout_ms=200, fetch_timeout_ms=200, timeout_s=0.5, auto_join=True,
     faults={"change_voters": 0.5, "kill_controller": 2.0, "isolate": 2.0, "resign": 2.0},
 )  # fmt: skip
-"""Voters that join and leave, under failovers."""
 
 SET_BACK = SwarmConfig(
     brokers=0, clients=2, writes_per_s=20.0, reads_per_s=0.0, safety_s=30.0, disk_max_ms=5.0, election_timeout_ms=200,
@@ -154,7 +150,6 @@ REPLACED = replace(
     VOTERS, voters=5, observers=2, auto_join=False, replace_after_ms=700, safety_s=30.0,
     faults={"kill_controller": 0.7, "resign": 3.0, "isolate": 4.0},
 )  # fmt: skip
-"""Voters that are dead for long, and spares."""
 
 REMOVED = replace(VOTERS, faults={"removed_campaigns": 1.0, "resign": 3.0})
 """Voters that are removed, do not hear of it, and campaign on."""
@@ -174,7 +169,6 @@ MOVING = SwarmConfig(
 """Partitions are moved about while brokers come and go."""
 
 CORDONED = replace(MOVING, cordons_per_s=1.0)
-"""The same, and brokers are cordoned for a while."""
 
 UNFENCING = SwarmConfig(
     brokers=3, clients=8, writes_per_s=40.0, reads_per_s=60.0, shared_keys=3, numbered_share=0.0, topics_share=0.0,
@@ -208,7 +202,6 @@ EXPORTS = replace(
     SNAPSHOTS, brokers=0, clients=1, reads_per_s=0.0, topics_share=0.0, exports_per_s=0.5, safety_s=40.0,
     faults={"kill_controller": 6.0, "resign": 6.0},
 )  # fmt: skip
-"""The same, while exports keep cursors."""
 
 STRICT = SwarmConfig(
     brokers=4, clients=5, writes_per_s=20.0, reads_per_s=100.0, topics_share=0.0, shared_keys=3, numbered_share=0.0, timeout_s=1.0,
@@ -230,7 +223,6 @@ SILENCED = SwarmConfig(
 """Single conversations of brokers that carry nothing any more, while all their others go on."""
 
 SILENCED_QUORUM = replace(SILENCED, brokers=0, clients=0, direct_clients=2)
-"""The config ``SILENCED`` with controllers alone."""
 
 DYING = SwarmConfig(
     brokers=4, clients=2, writes_per_s=5.0, reads_per_s=20.0, strict_share=0.7, safety_s=30.0, election_timeout_ms=200,
@@ -277,7 +269,6 @@ DATA_DISKS = replace(
         "isr_change_late": 0.3,
     },
 )
-"""Brokers come back with empty disks."""
 
 DATA_LOW = replace(
     DATA,
@@ -317,7 +308,6 @@ OPERATED = SwarmConfig(
     election_timeout_ms=200, fetch_timeout_ms=200, session_timeout_ms=1500, snapshot_bytes=5000, adopt_after_ms=2000,
     faults={"unregister_broker": 2.0, "lower_features": 2.0, "resign": 5.0},
 )  # fmt: skip
-"""Operators at work, and little else."""
 
 MAPPED = replace(OPERATED, faults={"alter_hostnames": 1.0, "newcomer": 2.0, "broker_away": 3.0})
 """Hosts that are mapped to ids by hand before a newcomer is started there."""
@@ -338,7 +328,6 @@ CLOCKS = SwarmConfig(
 """Wall clocks that are hours wrong, and controllers that change."""
 
 CLOCKS_RIGHTED = replace(CLOCKS, safety_s=40.0, faults={"clocks_ahead": 15.0, "resign": 4.0})
-"""Wall clocks that are hours ahead for a while."""
 
 STEPS = SwarmConfig(
     brokers=0, clients=2, writes_per_s=20.0, reads_per_s=0.0, topics_share=0.0, safety_s=20.0, election_timeout_ms=200,
@@ -439,4 +428,3 @@ ADOPTED = SwarmConfig(
 """Brokers on new hosts, while others are away for so long that their ids are missing."""
 
 KEEPS_LITTLE = replace(DATA, data_kept_bytes=150)
-"""Partitions that drop most of their records."""

@@ -1,7 +1,5 @@
 """Mutants of the controller: answers, requests, topics, configs, features, elections (rows OP)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from simulation.mutants import configs

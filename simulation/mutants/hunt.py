@@ -5,8 +5,6 @@ killed, and counts as hung. A mutant that only crashes the program, a stale edit
 proves nothing: it is broken.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io
@@ -38,7 +36,6 @@ from simulation.run import run_swarm
 CRASHES = "defect in raftlog: "
 """Prefix by which the shells report an unexpected exception."""
 STRIDE = 1000
-"""Number of seeds between two starting points."""
 RUN_WALL_S = 120.0
 """Longest time of one run, in real seconds; a run takes a second or two."""
 TESTS_WALL_S = 300.0
@@ -94,12 +91,10 @@ class Result:
 
     mutant: Mutant
     bound: int
-    """Seeds within which it must be killed."""
     hunts: tuple[Fate, ...]
 
     @property
     def killed(self) -> bool:
-        """True if the mutant was killed from every starting point."""
         return all(isinstance(hunt, Killed) for hunt in self.hunts)
 
     @property
@@ -109,13 +104,11 @@ class Result:
 
     @property
     def checks(self) -> list[str]:
-        """Return the checks that killed it, the most frequent first."""
         found = [hunt.check for hunt in self.hunts if isinstance(hunt, Killed)]
         return sorted(set(found), key=lambda check: (-found.count(check), check))
 
     @property
     def failures(self) -> str:
-        """Failures in words; empty if the mutant was killed."""
         kinds = ((Survived, "survived"), (Hung, "hung"))
         counts = [(word, sum(isinstance(one, kind) for one in self.hunts)) for kind, word in kinds]
         said = [f"{word} {count} of {len(self.hunts)}" for word, count in counts if count]

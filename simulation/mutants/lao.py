@@ -1,7 +1,5 @@
 """Mutants of LAO (rows LAO) and strict reads (rows SR): members, reports, read leases."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from simulation.mutants.configs import BROKERS, SLOW, STRICT, UNFENCING

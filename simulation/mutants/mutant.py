@@ -1,7 +1,5 @@
 """A mutant: raftlog with one rule broken on purpose, and the checks that must detect it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,13 +30,10 @@ class SeedMutant(Mutant):
     """A mutant that a check of a simulated cluster must notice."""
 
     config: SwarmConfig
-    """Config whose runs reveal the mutant soonest."""
     rows: tuple[Row, ...] = ()
-    """Rows that it makes false, too."""
     seeds: int = 50
     """Number of seeds, wherever they begin, within which the mutant must be killed."""
     known: int = 0
-    """A seed that kills it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +57,6 @@ def by_seeds(
 
 
 def by_tests(row: str, rule: str, edits: EditText | list[EditText], *tests: str) -> RowMutant:
-    """Return a mutant that tests of a row kill."""
     return RowMutant(row, rule, _edits(edits if isinstance(edits, list) else [edits]), tests)
 
 

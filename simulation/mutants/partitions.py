@@ -1,7 +1,5 @@
 """Mutants of partitions: ISRs (rows ISR), broker epochs (rows EP), commitment, serving."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from simulation.mutants import configs

@@ -1,7 +1,5 @@
 """Mutants of the quorum: votes, log, high watermark, rounds, leadership transfers, encoded messages."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from simulation.mutants import configs

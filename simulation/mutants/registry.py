@@ -1,7 +1,5 @@
 """All mutants, by name."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace
@@ -16,7 +14,6 @@ _TABLES = (quorum, snapshots, controller, lao, brokers, partitions, clients)
 _ALL: tuple[Mutant, ...] = tuple(one for table in _TABLES for one in table.MUTANTS)
 
 SEEDED: dict[str, SeedMutant] = {one.name: one for one in _ALL if isinstance(one, SeedMutant)}
-"""Mutants that checks of simulated clusters kill."""
 NO_EDIT = {
     "OP-28": "says what it costs, which is the same in the state: `benchmarks/run k_fence` measures it",
     "LAO-12": "a remark: no code waits for a moment",
@@ -48,7 +45,6 @@ def _numbered() -> list[RowMutant]:
 
 
 ROWS = _numbered()
-"""Mutants that tests kill."""
 MUTANTS: dict[str, Mutant] = {**SEEDED, **{one.name: one for one in ROWS}}
 
 
@@ -65,7 +61,6 @@ def select(names: list[str]) -> list[Mutant]:
 
 
 def names_of(mutant: Mutant) -> set[str]:
-    """Return the names by which a mutant is selected."""
     if isinstance(mutant, RowMutant):
         return {mutant.name, mutant.row, mutant.row.partition("-")[0]}
     return {mutant.name}

@@ -1,7 +1,5 @@
 """Mutants of snapshots and unsafe recovery: contents, state after installing, generation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from simulation.mutants.configs import EXPORTS, PARTS, RECOVERED, SNAPSHOTS, STEPS, TRANSFERS

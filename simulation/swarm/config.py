@@ -48,7 +48,6 @@ BUILDS_SHARE, RECOVERY_SHARE = 0.4, 0.9
 LOWERED_SHARE = 0.2
 """Share of runs with lowered levels that also change builds, and of those that recover a quorum."""
 NOT_RECOVERED = ("bit_flip", "lower_features", "removed_campaigns", "set_back_directory")
-"""Faults that do not go with a recovery."""
 AUTHORIZER_SHARES = {False: 0.7, True: 0.2}
 """Shares of runs with an authorizer, by whether the run would have had a newcomer."""
 NOT_WITH_AUTHORIZER = ("newcomer", "lose_broker_disk")
@@ -67,7 +66,6 @@ DRAWN_BY_PROFILES = (
     "controllers_away",
     "all_disks_low",
 )
-"""Faults that profiles alone draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,6 @@ class SwarmConfig:
 
     voters: int = 3
     observers: int = 0
-    """Controllers that are in no voter set."""
     brokers: int = 3
     clients: int = 2
     direct_clients: int = 0
@@ -101,7 +98,6 @@ class SwarmConfig:
     balance_interval_s: int = 0
     """Interval of the controller's own leader elections, in seconds; 0: the default."""
     value_bytes: int = 10
-    """Longest value, in bytes; drawn for each write."""
     shared_keys: int = 3
     """Keys that all clients write; each has seven of its own besides."""
     numbered_share: float = 0.5
@@ -115,7 +111,6 @@ class SwarmConfig:
     """Mean delay of a message on top of the minimum, in ms; exponentially distributed."""
     disk_min_ms: float = 0.1
     disk_max_ms: float = 2.0
-    """Longest duration of a sync, in ms."""
     election_timeout_ms: int = 1000
     fetch_timeout_ms: int = 1000
     session_timeout_ms: int = 9000
@@ -165,7 +160,6 @@ class SwarmConfig:
     keepers: int = 0
     """Clients that change keys and configs on conditions, and hold leases."""
     lockers: int = 0
-    """Clients that take turns with a lock."""
     adopt_after_ms: int = 0
     """Absence after which a broker id is missing and given to a newcomer; 0: the default."""
     reserve_bytes: int = 0
@@ -199,7 +193,6 @@ class SwarmConfig:
         without: tuple[str, ...] = (),
         **changes: Any,
     ) -> SwarmConfig:
-        """Return a config with these changes and faults, and without others."""
         kept = {name: how for name, how in self.faults.items() if name not in without}
         return replace(self, **changes, faults={**kept, **(faults or {})})
 
@@ -401,7 +394,6 @@ class Profile:
     share: float
     """Share of the seeds with profiles that may draw this one."""
     brokers: int = 0
-    """Least number of brokers."""
 
 
 def _often(config: SwarmConfig, **faults: float) -> dict[str, float]:

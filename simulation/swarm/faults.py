@@ -1,7 +1,5 @@
 """Fault names of simulated runs and their ranges."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass

@@ -3,8 +3,6 @@ have their names; ``CALLERS`` have changing permissions, several hosts per princ
 per address; every other host is the super user's.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from raftlog.identity import PeerIdentity

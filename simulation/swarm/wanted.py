@@ -1,7 +1,5 @@
 """Subscriptions of the clients that watch the metadata."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from simulation.swarm.identities import CALLERS

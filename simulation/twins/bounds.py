@@ -3,8 +3,6 @@ return. Two hosts that answer each other without a delay stop virtual time, and 
 forever.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

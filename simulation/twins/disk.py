@@ -77,7 +77,6 @@ class SimDisk(disk_hardware.DiskHardware):
         self.state = LogState(clean=False, end_offset_at_least=0)
         """Durable: written by a call of its own, as the real one is."""
         self.snapshots: dict[api.SnapshotId, bytes] = {}
-        """Complete and durable."""
         self.parts: dict[api.SnapshotId, bytearray] = {}
         """Parts of unfinished snapshots: lost by a crash."""
         self.freezing: list[tuple[api.SnapshotId, bytes]] = []
@@ -173,7 +172,6 @@ class SimDisk(disk_hardware.DiskHardware):
         return copy
 
     def put_back(self, older: SimDisk) -> None:
-        """Replace the directory's contents with a copy; no store has this disk open."""
         self.was_set_back = True
         self.identity, self.state, self.vote = older.identity, older.state, older.vote
         self.starts, self.snapshots = older.starts, dict(older.snapshots)
@@ -251,19 +249,16 @@ class SimDisk(disk_hardware.DiskHardware):
         }
 
     def used_bytes(self) -> int:
-        """Log and snapshots, those in the making included."""
         making = sum(map(len, self.parts.values())) + sum(
             len(content) for _, content in self.freezing
         )
         return self.live.size() + sum(map(len, self.snapshots.values())) + making
 
     def write(self, write: disk_hardware.Write) -> None:
-        """Carry out a write; it is visible at once, but not durable."""
         self.live.carry_out(write)
         self.unflushed.append(write)
 
     def sync(self, count: int) -> None:
-        """Make the oldest ``count`` writes durable."""
         for write in self.unflushed[:count]:
             self.durable.carry_out(write)
         self.written += self.unflushed[:count]
@@ -553,7 +548,6 @@ class SimLogStore(disk_hardware.SimStore):
         return self._disk.free_bytes()
 
     def used_bytes(self) -> int:
-        """See the protocol."""
         return self._disk.used_bytes()
 
     def close(self) -> None:

@@ -16,7 +16,6 @@ from raftlog.node.storage.rocks_store import GroupCommit
 Operation = Literal["append", "flush", "write_vote", "snapshot"]
 
 AMPLE_BYTES = 1 << 40
-"""Free space of a disk without a capacity."""
 
 
 class Write(NamedTuple):
@@ -86,7 +85,6 @@ class DiskHardware:
         self._held: list[Callable[[], None]] = []
         self.hung = False
         self.latency_factor = 1.0
-        """Above 1: a slow disk."""
         self.capacity_bytes: int | None = None
         """A write that would pass it fails (ENOSPC); None: ample."""
         self.before: Callable[[Operation], None] | None = None
@@ -146,7 +144,6 @@ class DiskHardware:
         self.happened("disk_hang")
 
     def resume(self) -> None:
-        """Complete the hanging operations, in order."""
         self.hung = False
         held, self._held = self._held, []
         for call in held:
@@ -160,7 +157,6 @@ class DiskHardware:
             call()
 
     def forget_held(self) -> None:
-        """Forget the hanging operations: the process that waited for them is gone."""
         self._held = []
 
     def latency_s(self) -> float:

@@ -9,8 +9,6 @@ so it can be stopped while others run; its clock may run fast or slow. Network, 
 the true time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import weakref
@@ -108,7 +106,6 @@ class VirtualLoop(base_events.BaseEventLoop):
         return self._now
 
     def true_time(self) -> float:
-        """Virtual seconds, by no host's clock."""
         return self._now
 
     def set_clock_rate(self, host: str, rate: float) -> None:
@@ -140,7 +137,6 @@ class VirtualLoop(base_events.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Schedule a callback as asyncio does."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
@@ -167,7 +163,6 @@ class VirtualLoop(base_events.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Schedule a callback like ``call_later``, by no host's clock."""
         return self.call_at_true(self._now + delay, callback, *args, context=context)
 
     def call_at_true(
@@ -177,7 +172,6 @@ class VirtualLoop(base_events.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Schedule a callback like ``call_at``, by no host's clock."""
         handle = _Timer(when, callback, args, self, context)
         handle._scheduled = True
         self._timer_order += 1
@@ -337,7 +331,6 @@ def _coroutine_name(task: asyncio.Task[Any]) -> str:
 
 
 def run(main: Coroutine[Any, Any, T], *, start_time: float = 0.0, max_steps: int = MAX_STEPS) -> T:
-    """Run ``main`` on its own loop. Raises DeadlockError, RunTooLongError, or its error."""
     loop = VirtualLoop(start_time, max_steps=max_steps)
     try:
         return loop.run_until_complete(main)

@@ -3,8 +3,6 @@ generator, so that a change does not reshuffle the rest. A host is a process and
 lets the kernel close and refuse connections; ``isolate`` it as well to lose power.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter
@@ -74,7 +72,6 @@ class SimNetwork:
             self.taps[host] = listener
 
     def tap_arrivals(self, host: str, listener: Callable[[str, Any], None] | None) -> None:
-        """Let ``listener`` hear of each request to a controller that comes to ``host``."""
         if listener is not None:
             self.arrival_taps[host] = listener
 
@@ -87,7 +84,6 @@ class SimNetwork:
     # --- faults ----------------------------------------------------------------------------------
 
     def block(self, source: str, target: str) -> None:
-        """Block one direction between two hosts. Links break at the keepalive timeout."""
         self._blocked[source, target] = False
         self._recheck()
 
@@ -241,7 +237,6 @@ class SimNetwork:
         return address
 
     def client_address(self, host: str) -> str:
-        """Return the client's address as a server sees it."""
         return self._next_address(self.addresses.get(host, host), "client", 40000)
 
     def identity_of(self, host: str) -> PeerIdentity:

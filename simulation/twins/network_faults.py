@@ -10,8 +10,6 @@ In a gRPC stream nothing is lost, doubled or overtaken, but the code above can s
 * *refused* or unanswered connects of a live process: a full backlog, a firewall.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,21 +49,18 @@ class LinkFaults:
     spares: Callable[[str, str], bool] = lambda _one, _other: False
 
     def breaks(self, rng: random.Random, one: str, other: str) -> bool:
-        """Return whether the link between two hosts breaks now."""
         if self.break_p and rng.random() < self.break_p and not self.spares(one, other):
             self.happened("link_broken")
             return True
         return False
 
     def stall_s(self, rng: random.Random, one: str, other: str) -> float:
-        """Return the additional delay of an envelope, in seconds."""
         if self.stall_p and rng.random() < self.stall_p and not self.spares(one, other):
             self.happened("message_late")
             return rng.expovariate(1 / self.stall_mean_s)
         return 0.0
 
     def late_change_s(self, rng: random.Random, one: str, other: str, messages: list[Any]) -> float:
-        """Return the additional delay of an ISR change, in seconds."""
         if not self.late_change_p or not any(_is_isr_change(message) for message in messages):
             return 0.0
         if rng.random() >= self.late_change_p or self.spares(one, other):
@@ -74,7 +69,6 @@ class LinkFaults:
         return rng.expovariate(1 / self.late_change_mean_s)
 
     def look_for_parts(self, one: str, other: str, messages: list[Any]) -> None:
-        """Tell of parts of snapshots in an envelope."""
         if self.part_sent is not None and any(_is_inner_part(message) for message in messages):
             self.part_sent(one, other)
 

@@ -40,7 +40,6 @@ class SimDialer(BaseDialer):
         self._loop.call_soon(self._start_attempt, context=site.context)
 
     def connected(self, connection: Connection) -> None:
-        """The server has taken the stream."""
         if connection is self._connecting and self._timeout is not None:
             self._end_attempt()
             self._opened(connection.client)
@@ -52,7 +51,6 @@ class SimDialer(BaseDialer):
             self._failed(reason)
 
     def begun(self, connection: Connection) -> None:
-        """A server has answered the connect; the stream is not open yet."""
         self._connecting = connection
         connection.client.attach(
             lambda _link, _messages: None, lambda _, reason: self.refused(connection, reason)

@@ -69,7 +69,6 @@ class SimPartitionDisk(DiskHardware):
         self.durable: dict[PartitionKey, ReplicaChunks] = {}
         self.live: dict[PartitionKey, ReplicaChunks] = {}
         self.unflushed: list[tuple[PartitionKey, Write | Begin]] = []
-        """Unflushed writes of all replicas, in order."""
         self.flipped: dict[tuple[PartitionKey, int], bytes] = {}
         """Chunks of which a bit was flipped, by base offset, as they are since."""
         self._store: SimPartitionStore | None = None

@@ -107,16 +107,16 @@ def test_sound_change_of_leaders_passes() -> None:
     "first", [config("k", "a"), pb.FeatureLevelRecord(name="f", feature_level=1)]
 )
 def test_epoch_that_begins_with_another_record_is_refused(first: object) -> None:
-    with refused("not a LeaderChange"):
+    with refused("without a LeaderChange"):
         Quorum().elected("c1", 1, first)
 
 
 @stories(
     """
     what an old epoch's turn still wrote: elected c1 1; resigns c1; wins c1 3 1,2;
-        append c1 3 a -> not a LeaderChange
+        append c1 3 a -> without a LeaderChange
     elsewhere than where it was elected: elected c1 1; resigns c1; wins c1 3 1,2; truncate c1 0;
-        claims c1 3 -> begins epoch 3 with a batch at 0
+        claims c1 3 -> begins epoch 3 without
     """
 )
 def test_later_epoch_of_a_node_begins_with_its_own_record(steps: list[str], rule: str) -> None:
@@ -130,9 +130,9 @@ def test_later_epoch_of_a_node_begins_with_its_own_record(steps: list[str], rule
     """
     one of two followers fetches: elected c1 1; works 10 c3
     nobody fetches for a check interval: elected c1 1; works 3 c2; waits 1499; ticks; waits 10;
-        ticks -> no majority has fetched
+        ticks -> leads epoch 1, unheard
     a new leader has its time: elected c1 1; waits 1499; ticks; waits 10;
-        ticks -> leads epoch 1 still
+        ticks -> leads epoch 1, unheard
     it has resigned, and the next one has died: elected c1 1; resigns c1; waits 10000; ticks;
         elected c2 2; stop c2; waits 10000; start c2; ticks
     """
@@ -144,7 +144,7 @@ def test_leader_resigns_when_no_majority_fetches(steps: list[str], rule: str) ->
 def test_fetch_of_an_observer_does_not_count_for_check_quorum() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
-    with refused("no majority has fetched"):
+    with refused("leads epoch 1, unheard"):
         for _ in range(10):
             trace.time += 0.25
             trace.at("c1")
@@ -164,7 +164,7 @@ def test_new_voter_set_restarts_its_leaders_time() -> None:
     trace.time += 1.4
     trace.ticks()
     trace.time += 0.2
-    with refused("no majority has fetched"):
+    with refused("leads epoch 1, unheard"):
         trace.ticks()
 
 

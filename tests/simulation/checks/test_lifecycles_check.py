@@ -82,7 +82,7 @@ def test_self_fenced_broker_must_be_fenced_within_a_session() -> None:
     trace.time += BOUND_S
     trace.tell("sample")
     trace.time += 0.1
-    with pytest.raises(CheckFailedError, match=r"b1 has fenced itself .* has it unfenced"):
+    with pytest.raises(CheckFailedError, match=r"b1 has fenced itself for 5.700 s, c1 not"):
         trace.tell("sample")
     assert trace.last.alone == 1
 
@@ -95,7 +95,7 @@ def test_only_a_heartbeat_restarts_the_session() -> None:
     trace.time += BOUND_S
     trace.tell("sample")
     trace.time += 0.1
-    with pytest.raises(CheckFailedError, match=f"has fenced itself {BOUND_S + 0.1:.3f} s ago"):
+    with pytest.raises(CheckFailedError, match=f"has fenced itself for {BOUND_S + 0.1:.3f} s"):
         trace.tell("sample")
 
     trace = led()
@@ -148,7 +148,7 @@ def test_silence_counts_from_when_a_broker_learns_that_heartbeats_are_enabled() 
     shows(trace, 20, 1)
     trace.tell("broker_asked", trace.host("b1"), "")
     trace.time += FENCES_ITSELF_S * 1.2
-    with pytest.raises(CheckFailedError, match="it has to fence itself"):
+    with pytest.raises(CheckFailedError, match="takes a new request"):
         trace.tell("broker_asked", trace.host("b1"), "")
 
 
@@ -161,7 +161,7 @@ def test_broker_unaware_of_disabled_heartbeats_must_fence_itself() -> None:
     answered(trace, off=False)
     trace.time += FENCES_ITSELF_S * 1.2
     shows(trace, 20, 1)
-    with pytest.raises(CheckFailedError, match="it has to fence itself"):
+    with pytest.raises(CheckFailedError, match="takes a new request"):
         trace.tell("broker_asked", trace.host("b1"), "")
 
 
@@ -190,7 +190,7 @@ def test_level_unsupported_by_a_registered_broker_is_refused() -> None:
     trace = led_at_level(1)
     trace.committed(1, registered_with(1))
     with pytest.raises(
-        CheckFailedError, match=r"metadata.version is 2 .* do not know it: \['broker 7 \(1\)'\]"
+        CheckFailedError, match=r"metadata.version is 2 .* unknown to \['broker 7 \(1\)'\]"
     ):
         trace.committed(1, level_of(2))
     gone = led_at_level(1)
@@ -202,7 +202,7 @@ def test_level_unsupported_by_a_registered_broker_is_refused() -> None:
 def test_level_unsupported_by_a_voter_is_refused() -> None:
     trace = led_at_level(1)
     trace.host("c2").service.quorum.max_metadata_version = 1
-    with pytest.raises(CheckFailedError, match=r"do not know it: \['c2 \(1\)'\]"):
+    with pytest.raises(CheckFailedError, match=r"unknown to \['c2 \(1\)'\]"):
         trace.committed(1, level_of(2))
 
 

@@ -12,8 +12,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
-from simulation.checks.partitions import Incarnations, Partitions
-from simulation.checks.served_partitions import ServedPartitions
+from simulation.checks.partitions import Incarnations, Partitions, ServedPartitions
 
 TOPIC = bytes(range(16))
 
@@ -84,7 +83,7 @@ def test_unproposed_isr_is_refused() -> None:
     [registered(2, 9), fencing(2, 2, True), pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=2)],
 )
 def test_replaced_fenced_or_unregistered_broker_must_leave_the_isr_in_its_batch(last: Any) -> None:
-    with refused("broker 2 is .* and in the ISR"):
+    with refused("broker 2 is .* and in ISR"):
         _led().committed(1, last)
     _led().committed(1, change(isr=[1]), last)
 
@@ -92,7 +91,7 @@ def test_replaced_fenced_or_unregistered_broker_must_leave_the_isr_in_its_batch(
 def test_fenced_leader_is_refused_even_alone() -> None:
     trace = _led()
     trace.committed(1, change(isr=[1]))
-    with refused("broker 1 is .* and in the ISR .1,. led by 1"):
+    with refused("broker 1 is .* and in ISR .1,."):
         trace.committed(1, fencing(1, 1, True))
 
 
@@ -165,7 +164,7 @@ def test_broker_unregistered_in_the_same_batch_is_not_a_live_member() -> None:
     [
         (
             change(replicas=[1, 2, 3, 4], adding_replicas=[], removing_replicas=[]),
-            "complete, and .4. are not in sync",
+            "complete, and .4. not in sync",
         ),
         (
             change(replicas=[4, 1, 2, 3], adding_replicas=[4], removing_replicas=[4]),
@@ -184,7 +183,7 @@ def test_reassignment_that_loses_or_invents_replicas_is_refused(wrong: Any, why:
 def test_incomplete_cancellation_is_refused() -> None:
     trace = _led()
     trace.committed(1, change(replicas=[4, 3, 1, 2], adding_replicas=[4], removing_replicas=[1, 2]))
-    with refused("the reassignment is complete, and .4. are not in sync"):
+    with refused("complete, and .4. not in sync"):
         trace.committed(1, change(replicas=[4, 3, 1, 2], adding_replicas=[], removing_replicas=[]))
 
 
@@ -239,7 +238,7 @@ T = bytes(15) + b"t"
 
 def made() -> tuple[Trace, list[int]]:
     """A partition of brokers 1 to 3, led by 1, that 3 leaves; 3 is fenced. Return the offsets."""
-    trace = Trace(ServedPartitions, brokers=3)
+    trace = Trace(lambda ledger: ServedPartitions(ledger, Partitions(ledger)), brokers=3)
     trace.begin()
     for broker_id in (1, 2, 3):
         trace.committed(1, registered(broker_id, broker_id, fenced=False))

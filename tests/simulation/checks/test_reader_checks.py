@@ -271,7 +271,7 @@ def test_fenced_broker_that_leads_a_partition_is_refused() -> None:
     partition = pb.PartitionRecord(topic_id=b"t" * 16, replicas=[1], isr=[1], leader=1)
     trace.committed(1, topic, partition)
     trace.committed(1, fencing(1, 1, True))
-    with refused("I16.*makes broker 1 lead"):
+    with refused("I16.*lets fenced broker 1 lead"):
         trace.committed(1, pb.PartitionChangeRecord(topic_id=b"t" * 16, leader=1))
 
 
@@ -286,14 +286,14 @@ def test_fenced_broker_that_leads_a_partition_is_refused() -> None:
     another incarnation is not that broker: committed 1 a; lives_as b1 9; announces c1 1 3
     a fenced broker holds nothing back: committed 1 fenced; announces c1 1 3
     LAO goes back across epochs: announces c1 1 2;
-        announces c2 2 1 -> epoch 1 has announced 2 to 2
+        announces c2 2 1 -> 1 had 2 to 2
     a deposed controller announces more: announces c2 2 1;
-        announces c1 1 2 -> epoch 2 has announced 1 to 1
+        announces c1 1 2 -> 2 had 1 to 1
     LAO is not committed: announces c1 1 3 -> not below its high watermark
     LAO is inside a batch: committed 1 a b; move b1 4;
         announces c1 1 3 -> not the end of a committed batch
-    progress goes back: progress 2 3; progress -1 3; progress 1 4 -> says LAO 1
-    progress covers itself: progress 3 3 -> says LAO 3
+    progress goes back: progress 2 3; progress -1 3; progress 1 4 -> has LAO 1
+    progress covers itself: progress 3 3 -> has LAO 3
     """
 )
 def test_lao_is_what_all_unfenced_brokers_have_applied(steps: list[str], rule: str) -> None:
@@ -336,16 +336,16 @@ def test_reads_that_match_the_log_pass() -> None:
     repeatable at LAO, above it by a token only: writes value=a; writes value=b announced=;
         reads 3 found=a mode=repeatable; reads 4 found=b mode=repeatable at_least=4
     repeatable above every LAO: writes value=a announced=;
-        reads 3 found=a mode=repeatable -> LAO was announced up to
+        reads 3 found=a mode=repeatable -> LAO was -1
     another value: writes value=a;
-        reads 3 found=b -> finds 'b' in the image at 3; the log says 'a'
+        reads 3 found=b -> finds 'b'; the log has 'a'
     no value: writes value=a; reads 3 -> finds None
-    the value of a later offset: writes value=a; reads 2 found=a -> finds 'a' in the image at 2
+    the value of a later offset: writes value=a; reads 2 found=a -> finds 'a'
     an offset that is not committed: writes value=a;
         reads 4 found=a -> not the end of a committed batch
     less than asked for: writes value=a; reads 3 found=a at_least=3;
         reads 2 at_least=3 client=another -> wanted 3 at least, got 2
-    less than its client has seen: writes value=a; reads 2 at_least=0 -> its client has seen 3
+    less than its client has seen: writes value=a; reads 2 at_least=0 -> less than its client has seen
     a client that has forgotten it: writes value=a; reads 2; reads 2 at_least=0
     an acknowledged write and a latest read: writes value=a level=acknowledged;
         reads 2 mode=repeatable; reads 2 mode=latest -> was answered as acknowledged
@@ -378,7 +378,7 @@ def test_read_begun_before_a_write_was_answered_need_not_show_it() -> None:
 def test_missing_answered_write_is_refused() -> None:
     trace = _serving(Visibility)
     write = trace.invoke("write_config", value="a")
-    with refused("I12.*committed is only up to 3"):
+    with refused("I12.*is at 3, above 3"):
         trace.give(write, offset=3)
     trace.committed(1, config("k", "b"))
     with refused("I12.*the log has 'b'"):
@@ -406,11 +406,11 @@ def test_correct_strict_reads_pass() -> None:
 @stories(
     r"""
     an acknowledged write: committed 1 fenced; writes value=a level=acknowledged;
-        reads 3 mode=strict -> I22.*before it began 4 was acknowledged
+        reads 3 mode=strict -> I22.*; 4 was acknowledged
     a visible write: committed 1 fenced; writes value=a level=visible;
-        reads 3 mode=strict -> I22.*before it began 4 was acknowledged
+        reads 3 mode=strict -> I22.*; 4 was acknowledged
     less than another strict read: writes value=a; reads 3 found=a mode=strict;
-        reads 2 mode=strict client=another -> I22.*shows 2; before it began 3
+        reads 2 mode=strict client=another -> I22.*shows 2; 3 was
     above every LAO, with a token too: writes value=a announced=;
         reads 3 found=a mode=strict at_least=3 -> I22.*LAO was announced up to
     values that no order explains: writes value=a level=acknowledged;
@@ -499,7 +499,7 @@ def test_write_ordered_before_one_that_was_answered_first_is_refused() -> None:
     # Answered in the other order, overlapping: that is fine.
     trace.give(second, offset=2)
     trace.give(first, offset=1)
-    with refused("was answered before it was invoked"):
+    with refused("is at 1, after 2 returned"):
         late = trace.invoke("write_config", value="c")
         trace.last._written("k", late.value, 1)
 
@@ -513,11 +513,11 @@ def test_topic_creations_are_compared_with_the_calls() -> None:
     trace.give(trace.invoke("delete_topic", "t"), "unknown")
     trace.committed(1, pb.RemoveTopicRecord(topic_id=b"t" * 16))
     trace.tell("end")
-    with refused("I14.*2 times, 1 calls"):
+    with refused("I14.*2 times, of 1"):
         trace.committed(1, pb.TopicRecord(name="t", topic_id=b"u" * 16))
     trace = _led(ExactlyOnce)
     trace.give(trace.invoke("create_topic", "t"), offset=1)
-    with refused("0 times; 1 calls have done it"):
+    with refused("1 to 1 expected, 0 found"):
         trace.tell("end")
 
 
@@ -530,7 +530,7 @@ def test_final_value_must_come_from_a_write_that_can_be_ordered_last() -> None:
     trace.writes("b")
     trace.tell("end")
     trace.committed(1, config("k", "a"))
-    with refused("config k: ends as 'a'"):
+    with refused("config k: no order of writes explains 'a'"):
         trace.tell("end")
 
 
