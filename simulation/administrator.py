@@ -158,9 +158,6 @@ def _refusal(response: Any) -> str:
     return ""
 
 
-# --- Exports that run now and then and set cursors -----------------------------------------------
-
-
 HOST = "exporter"
 NAMES = ("nightly", "weekly")
 TIMEOUT_S = 2.0

@@ -17,12 +17,12 @@ begins with the next generation, under fresh checkers (``checkers_after``). It m
 import asyncio
 import random
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from typing_extensions import override
 
 from controller.service.service import ControllerService
-from raftlog.errors import ApiError, ErrorCode, FatalError
+from raftlog.errors import ErrorCode, FatalError
 from raftlog.metadata.control_records import NO_GENERATION, first_leader_epoch
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.records import Record, RecordType
@@ -30,7 +30,6 @@ from raftlog.node.recovery.unsafe_recovery import Recovery, Survivor, begin_anew
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.acl_history import AclHistory
 from simulation.checks.api import BrokerView, Checker, fail
 from simulation.checks.commitment import Commitment, Durability
@@ -50,11 +49,13 @@ from simulation.checks.visibility import Visibility
 from simulation.checks.watches import Watches
 from simulation.faults.disks import mend_disk
 from simulation.faults.nodes import start_again
-from simulation.faults.voters import end_roll
+from simulation.faults.voters import add_request, end_roll
 from simulation.hosts import BrokerHost, ControllerHost
 from simulation.twins.loop import START_OF_TIME_MS, host_context
 from simulation.workload import Workload
 from simulation.world import World
+
+T = TypeVar("T")
 
 
 class _Kept(NamedTuple):
@@ -150,15 +151,10 @@ class Recovered(Checker):
         hosts = {host.id: host for host in self.world.brokers if host.service is not None}
         for key, kept in self._kept.items():
             partition, now = self._golden.partition(key), self._data.partitions[key]
-            if (
-                partition is None
-                or now.gone
-                or now.era != kept.era
-                or partition.leader not in hosts
-            ):
+            if partition is None or now.gone or now.era != kept.era:
                 continue
-            leader = hosts[partition.leader]
-            if generation_of(leader) != self._golden.generation:
+            leader = hosts.get(partition.leader)
+            if leader is None or generation_of(leader) != self._golden.generation:
                 continue
             log = self._logs.log(leader, key)
             if log.begin >= kept.end:
@@ -176,26 +172,21 @@ def checkers_after(
     not share a leader epoch, and so do lost disks and sent records; answers of the former history
     promise nothing.
     """
-    found = {type(checker): checker for checker in before}
-    old_ledger, logs, old_data = found[Ledger], found[ReplicaLogs], found[CommittedData]
-    old_clients, linearizable = found[DataClients], found[Linearizability]
-    assert isinstance(old_ledger, Ledger)
-    assert isinstance(logs, ReplicaLogs)
-    assert isinstance(old_data, CommittedData)
-    assert isinstance(old_clients, DataClients)
-    linearizable.end()
+
+    def old(kind: type[T]) -> T:
+        return next(one for one in before if isinstance(one, kind))
+
+    old_ledger, logs, old_data = old(Ledger), old(ReplicaLogs), old(CommittedData)
+    old(Linearizability).end()
     ledger = Ledger()
     ledger.matching = old_ledger.matching
     data = CommittedData(ledger, logs)
     floor_epoch = first_leader_epoch(len(old_ledger.golden.generations))
     recovered = Recovered(ledger, logs, data, floor_epoch)
     clients = DataClients(data)
-    held, old_held = Held(ledger), found[Held]
-    assert isinstance(old_held, Held)
-    held.begin_after(old_held)
-    watches, old_watches = Watches(ledger, AclHistory()), found[Watches]
-    assert isinstance(old_watches, Watches)
-    watches.begin_after(old_watches)
+    held, watches = Held(ledger), Watches(ledger, AclHistory())
+    held.begin_after(old(Held))
+    watches.begin_after(old(Watches))
     fresh: list[Checker] = [
         ledger,
         Elections(ledger),
@@ -225,7 +216,7 @@ def checkers_after(
     )
     recovered.forgotten = len(old_ledger.golden.batches) - recovered.kept
     _carry_over(old_data, data, floor_epoch)
-    clients.sent, clients.due = old_clients.sent, old_clients.due
+    clients.sent, clients.due = old(DataClients).sent, old(DataClients).due
     recovered.keep(old_data)
     recovered.listen()
     held.listen()
@@ -308,12 +299,8 @@ async def lose_majority(world: World, workload: Workload) -> Lost | None:
     world.note(
         "world", f"the disks of {' '.join(sorted(host.name for host in lost))} are lost for good"
     )
-    left = [
-        (found, host)
-        for host in world.controllers
-        if host not in lost
-        for found in _examined(world, host)
-    ]
+    rest = [host for host in world.controllers if host not in lost]
+    left = [(found, host) for host in rest for found in _examined(world, host)]
     if not left:
         fail("no directory is left that can be recovered")
     before, host = max(left, key=lambda one: (one[0].last_epoch, one[0].end_offset, one[1].id))
@@ -334,11 +321,8 @@ async def lose_majority(world: World, workload: Workload) -> Lost | None:
 def _in_most_isrs(world: World) -> BrokerHost | None:
     """Return the broker that runs and is in the most ISRs with others; None: no such ISR."""
     service = world.active()
-    isrs = (
-        [one.isr for one in service.image.partitions.values() if len(one.isr) > 1]
-        if service is not None
-        else []
-    )
+    partitions = service.image.partitions.values() if service is not None else ()
+    isrs = [one.isr for one in partitions if len(one.isr) > 1]
     running = [host for host in world.members if host.service is not None]
     most = max(running, key=lambda host: sum(host.id in isr for isr in isrs), default=None)
     return most if most is not None and any(most.id in isr for isr in isrs) else None
@@ -486,12 +470,7 @@ async def _show_old_tokens(world: World, workload: Workload, lost: Lost) -> None
 async def _add_voters(world: World, hosts: list[ControllerHost]) -> None:
     for host in hosts:
         while True:
-            body = pb.AddRaftVoterRequest(
-                voter_id=host.id,
-                voter_directory_id=host.quorum.directory_id,
-                endpoint=host.endpoint,
-            )
-            error: ApiError | None = await world.operator.ask(body)
+            error = await world.operator.ask(add_request(host))
             if error is None or error.code is ErrorCode.DUPLICATE_VOTER:
                 break
             await asyncio.sleep(AGAIN_S)

@@ -115,8 +115,7 @@ class RaceWorld(Swarm):
         await self.until(lambda: not self._late.armed, WITHIN_S, "the leader proposes broker 2")
         await self._produce(RECORDS)
         await self._replaced(one, two)
-        late_until = self.now() + LATE_S
-        await asyncio.sleep(max(0.0, late_until - self.now()))
+        await asyncio.sleep(LATE_S)
         self._race.isr_after = self._partition().isr
         one.kill()
         await asyncio.sleep(CONFIG.session_timeout_ms / 1000 * 2)

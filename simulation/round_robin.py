@@ -99,9 +99,6 @@ class RoundRobinClient(BrokerClient):
                 call.turned_away(error)
 
 
-# --- A client that asks one controller alone, whichever leads ------------------------------------
-
-
 class PinnedClient(ControllerClient):
     """Client that asks the one controller it knows, and accepts NOT_CONTROLLER as an answer."""
 

@@ -25,8 +25,6 @@ class Supervisor:
         for host in world.controllers:
             host.on_stopped, host.on_death = self._controller_stopped, self._died_writing
 
-    # --- controllers -----------------------------------------------------------------------------
-
     def _controller_stopped(self, host: ControllerHost, error: FatalError) -> None:
         """A node has stopped itself. Only an error that its disk was made to raise is a reason."""
         if not host.disk.excuses(error):
@@ -47,8 +45,6 @@ class Supervisor:
         if host.service is None and host.incarnation == incarnation and world.may_mend(host.name):
             world.note(host.name, "started again")
             host.start()
-
-    # --- brokers ---------------------------------------------------------------------------------
 
     def _broker_ended(self, broker: BrokerHost, ended: Exit) -> None:
         """A broker has ended in order; who belongs to the cluster comes back."""
@@ -94,8 +90,6 @@ class Supervisor:
         ):
             world.note(host.name, "is upgraded: the level was raised")
             host.be_of_build(versions.LATEST_METADATA_VERSION)
-
-    # --- samples ----------------------------------------------------------------------------------
 
     async def keep_sampling(self) -> None:
         """Sample all hosts during the run. Raises CheckFailedError, or what a checker raised."""

@@ -81,8 +81,6 @@ class Watch:
             self.failure = error
             self._on_failure(error)
 
-    # --- what leaves a host, and what comes to one ------------------------------------------------
-
     def sender(self, host: ControllerView | BrokerView) -> Callable[[str, Any], None] | None:
         """Return the transport's function for sent messages; None if no checker wants it."""
         wants_lao = self.wants("lao_announced") and hasattr(host, "disk")
@@ -161,9 +159,6 @@ def _only_if(wanted: Callable[[Any], bool], hook: Callable[..., None]) -> Callab
 
 
 __all__ = ["CheckFailedError", "Watch"]
-
-
-# --- A transcript of every step of every controller ----------------------------------------------
 
 
 SHOWN_CHARS = 160

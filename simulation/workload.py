@@ -61,12 +61,8 @@ class Workload:
     def hosts(self) -> list[str]:
         config = self._world.config
         clients = [f"client{number}" for number in range(config.clients + config.direct_clients)]
-        return [
-            *clients,
-            "last",
-            "burst",
-            *(host for each in self._others for host in each.hosts()),
-        ]
+        others = [host for each in self._others for host in each.hosts()]
+        return [*clients, "last", "burst", *others]
 
     def begin(self) -> None:
         config = self._world.config
@@ -156,17 +152,14 @@ class Client:
             self._controllers = [
                 kind(transport, [e], rng=world.rng(f"{name} {e}")) for e in endpoints
             ]
+            self._numbered = self._over_any_controller()
         else:
             endpoints = [
                 host.endpoint for host in world.members if only is None or host.name in only
             ]
             made = RoundRobinClient if world.config.round_robin else BrokerClient
             self._brokers = made(transport, endpoints, rng=world.rng(f"{name} router"))
-        self._numbered = (
-            self._brokers.session(name)
-            if self._brokers is not None
-            else self._over_any_controller()
-        )
+            self._numbered = self._brokers.session(name)
 
     def close(self) -> None:
         for client in (*self._controllers, self._brokers):
@@ -322,10 +315,8 @@ class Client:
 
         async def work() -> None:
             response = await client.read(body, mode=mode, timeout_s=self._config.timeout_s)
-            operation.offset, operation.generation = (
-                response.token.offset,
-                response.token.generation,
-            )
+            token = response.token
+            operation.offset, operation.generation = token.offset, token.generation
             operation.found = found(response)
             operation.response = response
 

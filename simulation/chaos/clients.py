@@ -74,8 +74,6 @@ class RealWorld:
     def now(self) -> float:
         return self._loop.time()
 
-    # --- operations -------------------------------------------------------------------------------
-
     def operation(self, **fields: Any) -> Operation:
         self._operations += 1
         operation = Operation(number=self._operations, invoked_at=self.now(), **fields)

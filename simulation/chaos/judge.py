@@ -159,7 +159,7 @@ def _records(produced: Iterable[Operation], consumed: Iterable[Record], verdict:
         places[value] = place
     for operation in sent.values():
         said = (int(operation.key.rpartition("-")[2]), operation.record_offset)
-        place = places.get(operation.value, "no place")
-        if operation.outcome == "ok" and place != said:
-            fail(f"I26: {operation.value!r} was acknowledged at {said}, and is at {place}")
+        there = places.get(operation.value) or "no place"
+        if operation.outcome == "ok" and there != said:
+            fail(f"I26: {operation.value!r} was acknowledged at {said}, and is at {there}")
     verdict.seen["records consumed"] = len(places)

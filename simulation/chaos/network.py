@@ -65,8 +65,6 @@ class Network:
                     ctypes.get_errno(), f"cannot enter the network namespace {self.router}"
                 )
 
-    # --- faults ----------------------------------------------------------------------------------
-
     def cut(self, source: int, target: int) -> None:
         """Drop every packet from one host to another, in this direction only."""
         if (source, target) not in self._cut:

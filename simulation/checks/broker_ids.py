@@ -141,10 +141,8 @@ class BrokerIds(Checker):
             elif record.type == RecordType.BROKER_REGISTRATION_CHANGE:
                 # Unless it is fenced, it was heard: the answer to its heartbeat may still wait for
                 # this commit. What an amendment says again is of nobody.
-                moved, broker_id = (
-                    message.HasField("fenced") or message.HasField("in_controlled_shutdown"),
-                    message.broker_id,
-                )
+                broker_id = message.broker_id
+                moved = message.HasField("fenced") or message.HasField("in_controlled_shutdown")
                 if moved and not message.fenced and broker_id not in self._died:
                     came_at = self._reached.get(broker_id, -math.inf)
                     self._heard[broker_id] = max(came_at, self._heard.get(broker_id, came_at))

@@ -85,8 +85,6 @@ class DataClients(Checker):
         if sent.places:
             fail(f"I26: {operation.value}, refused with {operation.error}, is at {sent.places}")
 
-    # --- consumers -------------------------------------------------------------------------------
-
     @override
     def consumed(self, client: str, topic_id: bytes, record: Record) -> None:
         key = topic_id, record.partition

@@ -42,8 +42,6 @@ class DataServing(Checker):
         """(partition, leader epoch, replica) -> the broker epochs that it has fetched with."""
         self.served = self.refused = self.proposals = 0
 
-    # --- heartbeats ------------------------------------------------------------------------------
-
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if self._beats.kind_of(message):
@@ -61,8 +59,6 @@ class DataServing(Checker):
         # Where no heartbeats are asked for silence says nothing; from when they are on it counts.
         if host.service is not None and not host.service.lifecycle.heartbeats:
             self._heard[host.name, host.incarnation] = host.network.loop.time()  # type: ignore[attr-defined]
-
-    # --- steps -----------------------------------------------------------------------------------
 
     @override
     def broker_started(self, host: BrokerView) -> None:
@@ -169,8 +165,6 @@ class DataServing(Checker):
                             f" {member.broker_epoch} for the ISR of {name_of(key)}; it has shown"
                             f" {sorted(right)}"
                         )
-
-    # --- who may serve ---------------------------------------------------------------------------
 
     def _why_not(self, host: BrokerView, now: float) -> str:
         service = present(host.service)

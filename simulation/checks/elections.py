@@ -101,8 +101,6 @@ class Elections(Checker):
             self._heard_in(node.host, effect.epoch)
             self._voted(node.host, effect.epoch, node.host.id)
 
-    # --- what is said ----------------------------------------------------------------------------
-
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         kind = type(message)

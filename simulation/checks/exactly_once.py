@@ -40,8 +40,6 @@ class ExactlyOnce(Checker):
         """Times at which the highest answered offset rose, and its values."""
         ledger.golden.listeners.append(self._batch_committed)
 
-    # --- clients ---------------------------------------------------------------------------------
-
     @override
     def looked_at(self) -> dict[str, int]:
         return {
@@ -76,8 +74,6 @@ class ExactlyOnce(Checker):
         if not offsets or offset > offsets[-1]:
             times.append(operation.returned_at)
             offsets.append(offset)
-
-    # --- the log ---------------------------------------------------------------------------------
 
     def _batch_committed(self, logged: Logged, records: list[Record]) -> None:
         header = logged.header

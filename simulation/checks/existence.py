@@ -55,9 +55,6 @@ class Existence(Checker):
             )
 
 
-# --- Pending requests of hosts to controllers, as checkers keep them -----------------------------
-
-
 _MAX = 1000
 
 What = TypeVar("What")

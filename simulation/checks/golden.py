@@ -73,10 +73,6 @@ class GoldenLog:
     def end(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    @property
-    def chain(self) -> int:
-        return self.batches[-1].chain if self.batches else 0
-
     def at(self, end_offset: int) -> tuple[int, int] | None:
         """(epoch, chain) of the committed log up to there; None if no batch ends there."""
         if end_offset == 0:
@@ -141,8 +137,7 @@ class GoldenLog:
 
     def partition(self, key: tuple[bytes, int]) -> Partition | None:
         """Return a partition in the newest committed image, as the fold under test has it."""
-        found = self._builder.partitions.get(key)
-        return found
+        return self._builder.partitions.get(key)
 
     def voters_at(self, end_offset: int) -> tuple[Voter, ...] | None:
         """Return the set that the log below names last; None if it names none."""
@@ -193,8 +188,6 @@ class GoldenLog:
     def standings(self, broker_id: int) -> list[Standing]:
         """Return all registrations of a broker, ascending by offset."""
         return self._standings.get(broker_id, [])
-
-    # --- what records say ------------------------------------------------------------------------
 
     def _config_changed(self, message: Any, offset: int, epoch: int) -> None:
         key = (message.resource_type, message.resource_name, message.name)

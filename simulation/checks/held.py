@@ -73,8 +73,6 @@ class Held(Checker):
         """Treat records that become committed from here on as new."""
         self._listening = True
 
-    # --- leases ----------------------------------------------------------------------------------
-
     @override
     def lease_confirmed(self, host: str, lease_id: int, sent_at: float, ttl_ms: int) -> None:
         self.confirmed += 1
@@ -132,8 +130,6 @@ class Held(Checker):
                 " its time has passed since a keep-alive that was confirmed"
             )
 
-    # --- a double barrier ------------------------------------------------------------------------
-
     def _meeting(self, message: Any, offset: int) -> None:
         if message.key != f"{_MEETING_PREFIX}formed":
             if message.HasField("value"):
@@ -156,8 +152,6 @@ class Held(Checker):
     def group_entered(self, host: str, key: str) -> None:
         if key not in self._met:
             fail(f"I31: {host} begins with {key}, which is of no group")
-
-    # --- a lock ----------------------------------------------------------------------------------
 
     def _guarded_put(self, says: str, offset: int) -> None:
         self.guarded += 1

@@ -52,10 +52,8 @@ class Lao(Checker):
             service = host.service
             if service is None or service.node.leadership is None:
                 continue
-            lao, key = (
-                service.node.lowest_acknowledged_offset,
-                (host.name, service.node.leadership.epoch),
-            )
+            lao = service.node.lowest_acknowledged_offset
+            key = host.name, service.node.leadership.epoch
             if -1 < lao < self._known.get(key, -1):
                 fail(f"LAO of {host.name} falls from {self._known[key]} to {lao} in epoch {key[1]}")
             self._known[key] = max(lao, self._known.get(key, -1))

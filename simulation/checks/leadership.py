@@ -67,8 +67,6 @@ class Leadership(Checker):
         self._leading.pop(host.name, None)
         self._hearing.pop(host.name, None)
 
-    # --- the first record ------------------------------------------------------------------------
-
     def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
         core, now = present(node.host.core), self._ledger.world.now()
         self._leading[node.name] = _Leading(effect.epoch, node.log.end, now, core.stepped_at)
@@ -84,8 +82,6 @@ class Leadership(Checker):
         first = self._ledger.matching.headers(effect.span.data)[0]
         if effect.span.base_offset != leading.start_offset or not first.control:
             fail(f"{node.name} begins epoch {leading.epoch} without a LeaderChange")
-
-    # --- time ------------------------------------------------------------------------------------
 
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
@@ -130,8 +126,6 @@ class Leadership(Checker):
         # To everybody it looks as if the other process had died: what was heard before counts no
         # more.
         self._hearing.clear()
-
-    # --- needless elections ----------------------------------------------------------------------
 
     def _answered(self, host: ControllerView, response: object) -> None:
         core = present(host.core)
@@ -193,9 +187,6 @@ class Leadership(Checker):
 
 def _config(host: ControllerView) -> QuorumConfig:
     return present(host.service).quorum
-
-
-# --- Contradictions ------------------------------------------------------------------------------
 
 
 class Contradictions(Checker):

@@ -146,8 +146,6 @@ class Ledger(Checker):
                 for subscriber in told or ():
                     subscriber(node, effect)
 
-    # --- books -----------------------------------------------------------------------------------
-
     def _append(self, node: Node, effect: ev.Append) -> None:
         span, log = effect.span, node.log
         log.append(span.base_offset, span.data)

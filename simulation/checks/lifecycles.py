@@ -83,8 +83,6 @@ class Lifecycles(Checker):
         """Broker's host -> arrival of its newest heartbeat at a deciding controller."""
         ledger.golden.listeners.append(self._committed)
 
-    # --- self-fencing ----------------------------------------------------------------------------
-
     @override
     def broker_started(self, host: BrokerView) -> None:
         self._contact.pop(host.name, None)
@@ -113,8 +111,6 @@ class Lifecycles(Checker):
         if not why_fenced:
             age = "never" if contact is None else f"{self._ledger.world.now() - contact:.3f} s ago"
             fail(f"{host.name} takes a new request; its last accepted contact: {age}")
-
-    # --- the controller decides first ------------------------------------------------------------
 
     @override
     def sample(self) -> None:
@@ -163,10 +159,8 @@ class Lifecycles(Checker):
             or stuck
         ):
             since = now
-        self._steady, self._uncommitted = (
-            (host.name, service.node.controller_epoch, since),
-            uncommitted,
-        )
+        self._steady = host.name, service.node.controller_epoch, since
+        self._uncommitted = uncommitted
         return since
 
     @override
@@ -221,8 +215,6 @@ class Lifecycles(Checker):
             service = broker.service
             if broker.name == peer and service is not None and service.image.offset < shown_from:
                 self._heartbeats[peer] = False
-
-    # --- what is committed -----------------------------------------------------------------------
 
     @override
     def connects_refused(self, hosts: Sequence[str]) -> None:

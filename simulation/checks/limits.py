@@ -111,9 +111,6 @@ def _held_up(host: api.ControllerView) -> bool:
     return now > service.describe().next_tick_at + HELD_UP_S
 
 
-# --- Bounded queues (I20) ------------------------------------------------------------------------
-
-
 MAX_HELD = 10_000
 """Effects that wait for one vote to be written."""
 

@@ -67,8 +67,6 @@ class VoterSets(Checker):
         if committed is None or committed[0] != node.leads:
             fail(f"I19: {node.name} proposes voters at {at} before {node.leads} commits")
 
-    # --- who was removed -------------------------------------------------------------------------
-
     @override
     def controller_stopped(self, host: ControllerView, reason: str) -> None:
         self._states.pop(host.name, None)

@@ -187,9 +187,6 @@ class LogHashes:
         self.compared += 1
 
 
-# --- The true contents of the simulated disks, behind every acknowledgement ----------------------
-
-
 def holds_durably(disk: SimDisk, matching: LogMatching, end_offset: int, epoch: int) -> bool:
     """Return whether a batch of ``epoch`` ending at ``end_offset``, or a snapshot that covers it,
     would survive a crash now. By Log Matching it stands for everything below it.

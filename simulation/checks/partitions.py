@@ -383,11 +383,8 @@ class Partitions(Checker):
         self, key: Key, partition: _Partition, original: frozenset[int], after: State, offset: int
     ) -> None:
         what = f"I21: {name_of(key)} at {offset}, replicas {partition.replicas}, ISR {after.isr}"
-        adding, removing, replicas = (
-            frozenset(partition.adding),
-            frozenset(partition.removing),
-            frozenset(partition.replicas),
-        )
+        adding, removing = frozenset(partition.adding), frozenset(partition.removing)
+        replicas = frozenset(partition.replicas)
         if adding & removing or not adding | removing <= replicas:
             fail(f"{what}: adds {partition.adding} and removes {partition.removing}")
         if adding or removing:

@@ -100,8 +100,6 @@ class Rights(Checker):
             self._history.allow_everyone = world.config.allow_everyone
             self._golden.listeners.append(self._committed)
 
-    # --- the log ---------------------------------------------------------------------------------
-
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         header = logged.header
         created = {one.message.topic_id for one in records if one.type == RecordType.TOPIC}
@@ -190,8 +188,6 @@ class Rights(Checker):
         owner = self._owners.get(client_id)
         if owner is not None and owner != principal:
             fail(f"I27: client {client_id} is of {owner}, and {principal} has used it: {what}")
-
-    # --- calls -----------------------------------------------------------------------------------
 
     @override
     def client_invoked(self, operation: Operation) -> None:

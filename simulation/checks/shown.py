@@ -68,8 +68,6 @@ class Shown(Checker):
         """Number of answers that list the readers of the log."""
         self.posed = 0
 
-    # --- what leaves a node ----------------------------------------------------------------------
-
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if peer == FORGER:
@@ -115,8 +113,6 @@ class Shown(Checker):
         self.posed += 1
         if _code(message) != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             fail(f"I28: {host.name} answers a client that poses as a node: {str(message)[:200]}")
-
-    # --- what clients learn ----------------------------------------------------------------------
 
     @override
     def client_invoked(self, operation: Operation) -> None:
@@ -200,8 +196,7 @@ def _listed(response: pb.ControllerResponse) -> Iterable[Right]:
 
 def _code(message: Any) -> int:
     if isinstance(message, quorum_pb2.QuorumMessage):
-        body = message.WhichOneof("body")
-        message = getattr(message, str(body))
+        message = getattr(message, str(message.WhichOneof("body")))
     if "error" in message.DESCRIPTOR.fields_by_name:
         return int(message.error.error_code)
     return int(message.error_code)

@@ -96,8 +96,6 @@ class States(Checker):
         """Snapshots checked, loaded, and folded on up to the end."""
         self._samples = 0
 
-    # --- I9 --------------------------------------------------------------------------------------
-
     @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         core = present(host.core)
@@ -118,8 +116,6 @@ class States(Checker):
                 self._check_snapshot(host, event.snapshot_id)  # type: ignore[union-attr]
         elif kind is ev.LogStartAdvanced and event.snapshot_id.end_offset > high_watermark:  # type: ignore[union-attr]
             fail(f"I9: {host.name} drops all up to {event}, its high watermark is {high_watermark}")
-
-    # --- I11 -------------------------------------------------------------------------------------
 
     def _check_snapshot(self, host: ControllerView, snapshot_id: SnapshotId) -> None:
         snapshots = present(host.service).replica.snapshots
@@ -172,8 +168,6 @@ class States(Checker):
         self.folded += 1
         if why := difference(builder.snapshot(), self._golden.image()):
             fail(f"I11: {snapshot_id} of {who} and the log after it are not the fold from 0: {why}")
-
-    # --- I10 -------------------------------------------------------------------------------------
 
     @override
     def broker_moved(self, host: BrokerView) -> None:

@@ -35,8 +35,6 @@ class StrictReads(Checker):
         self.held_to = 0
         """Number of reads that had to show a write."""
 
-    # --- reads -----------------------------------------------------------------------------------
-
     @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "write_config" or (
@@ -102,9 +100,6 @@ def _entry(operation: Operation) -> Entry | None:
         operation.returned_at if seen_by_all else math.inf,
         ("write", operation.value),
     )
-
-
-# --- Floors --------------------------------------------------------------------------------------
 
 
 class Floors:

@@ -109,8 +109,6 @@ class Visibility(Checker):
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         self._announced = max(self._announced, lao)
 
-    # --- writes ----------------------------------------------------------------------------------
-
     def _check_written(self, operation: Operation) -> None:
         golden = self._ledger.golden
         if operation.offset >= golden.end:
@@ -130,8 +128,6 @@ class Visibility(Checker):
                 f"{_name(operation)} is answered after {took_s:.3f} of {operation.timeout_s:g} s"
                 f" with level {operation.reached}; it asked for {operation.acks}"
             )
-
-    # --- reads -----------------------------------------------------------------------------------
 
     def _check_answer(self, operation: Operation) -> None:
         golden = self._ledger.golden

@@ -197,8 +197,6 @@ class Watches(Checker):
         stream.position = self._changes[stream.next].position
         return self._following(host, stream)
 
-    # --- rights ----------------------------------------------------------------------------------
-
     def _require_allowed(self, host: str, path: str, offset: int) -> None:
         """Require that the shown entity was allowed at some time since the change."""
         site = CALLERS.get(host.partition(".")[0])

@@ -44,8 +44,6 @@ class Cluster:
         self.observed = Observation(log, self.broker_ids)
         self.leader_id = 0
 
-    # --- controllers -----------------------------------------------------------------------------
-
     def elect(self, at_ms: int, *, absent_ms: int = 0) -> None:
         """Another controller begins an epoch, ``absent_ms`` after the one before was last heard."""
         log, voters = self.log, list(range(1, self.profile.controllers + 1))
@@ -68,8 +66,6 @@ class Cluster:
             for name, level in FEATURES.items()
         ]
         self.log.append(levels, at_ms)
-
-    # --- brokers ---------------------------------------------------------------------------------
 
     def broker(self, broker_id: int) -> Broker | None:
         found: Broker | None = self.log.draft.brokers.get(broker_id)
@@ -112,12 +108,10 @@ class Cluster:
             ),
         )
         self.observed.resume(broker_id)
-        gone = (
-            removals(log.draft, broker_id, on_purpose=True)
-            if self.broker(broker_id) is not None
-            else []
-        )
-        log.append([record(registration), *gone, *mapping_of(log.draft, host, broker_id)], at_ms)
+        records = [record(registration)]
+        if self.broker(broker_id) is not None:
+            records += removals(log.draft, broker_id, on_purpose=True)
+        log.append([*records, *mapping_of(log.draft, host, broker_id)], at_ms)
 
     def unfence(self, broker_id: int, at_ms: int) -> None:
         broker = self.broker(broker_id)
@@ -155,8 +149,6 @@ class Cluster:
         while records := decide():
             self.log.append(records, at_ms)
             at_ms += _BATCH_MS
-
-    # --- partitions ------------------------------------------------------------------------------
 
     def held(self, broker_id: int) -> Iterable[Partition]:
         return partitions_of(self.log.draft, broker_id)
@@ -213,10 +205,8 @@ class Cluster:
         change = next_state(brokers, partition, isr=isr, recovery_state=RECOVERED)
         assert change is not None
         registered = self.log.draft.brokers
-        change.proposer_id, change.proposer_epoch = (
-            partition.leader,
-            registered[partition.leader].epoch,
-        )
+        change.proposer_id = partition.leader
+        change.proposer_epoch = registered[partition.leader].epoch
         change.isr_with_epochs.extend(
             pb.BrokerState(broker_id=member, broker_epoch=registered[member].epoch)
             for member in isr

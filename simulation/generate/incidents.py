@@ -36,9 +36,12 @@ class Incidents:
         for per_day, action in actions:
             every(per_day, begin_ms, action)
 
+    def _well(self) -> list[int]:
+        return [id_ for id_ in self._cluster.active() if id_ not in self._busy]
+
     def _pick(self) -> int | None:
         """Return a broker that is well; with a hot one, that one half of the time."""
-        live = [broker_id for broker_id in self._cluster.active() if broker_id not in self._busy]
+        live = self._well()
         if len(live) < 2:
             return None
         if self._cluster.profile.skew == "broker" and self._rng.random() < 0.5:
@@ -65,18 +68,13 @@ class Incidents:
         )
         self._busy.difference_update(brokers)
 
-    # --- controllers -----------------------------------------------------------------------------
-
     def _fail_over(self, at_ms: int) -> None:
         """Kill the controller. Another one is elected within milliseconds, or after the fetch
         timeout if the controller's host died.
         """
         first = self._cluster.log.end_offset
-        pause_ms = (
-            self._rng.randrange(1_000, 2_400)
-            if self._rng.random() < 0.2
-            else self._rng.randrange(15, 60)
-        )
+        longest = (1_000, 2_400) if self._rng.random() < 0.2 else (15, 60)
+        pause_ms = self._rng.randrange(*longest)
         self._cluster.elect(at_ms + pause_ms, absent_ms=pause_ms)
         self._note("controller failover", at_ms, first, at_ms + pause_ms)
 
@@ -84,8 +82,6 @@ class Incidents:
         first = self._cluster.log.end_offset
         self._cluster.elect(at_ms + 5, absent_ms=5)
         self._note("controller hand-over", at_ms, first, at_ms + 5)
-
-    # --- brokers that go and come back -----------------------------------------------------------
 
     def _come_back(self, broker_id: int, at_ms: int, then: Callable[[int], None]) -> None:
         """Let a new process register, catch up, rejoin its ISRs, and lead again later."""
@@ -101,25 +97,19 @@ class Incidents:
     def _crash(self, at_ms: int) -> None:
         broker_id = self._pick()
         if broker_id is not None:
-            self._lose(
-                "broker crash", [broker_id], at_ms, self._rng.randrange(10_000, 40 * _MINUTE_MS)
-            )
+            away_ms = self._rng.randrange(10_000, 40 * _MINUTE_MS)
+            self._lose("broker crash", [broker_id], at_ms, away_ms)
 
     def _lose_rack(self, at_ms: int) -> None:
         rack = self._rng.randrange(self._cluster.profile.racks)
-        lost = [
-            id_
-            for id_ in self._cluster.active()
-            if self._cluster.rack_of(id_) == rack and id_ not in self._busy
-        ]
+        lost = [id_ for id_ in self._well() if self._cluster.rack_of(id_) == rack]
         if lost:
-            self._lose(
-                "rack outage", lost, at_ms, self._rng.randrange(2 * _MINUTE_MS, 30 * _MINUTE_MS)
-            )
+            away_ms = self._rng.randrange(2 * _MINUTE_MS, 30 * _MINUTE_MS)
+            self._lose("rack outage", lost, at_ms, away_ms)
 
     def _lose_site(self, at_ms: int) -> None:
         """Lose all brokers at once: no leaders until the last ISR members are back."""
-        lost = [id_ for id_ in self._cluster.active() if id_ not in self._busy]
+        lost = self._well()
         if lost:
             self._lose("site outage", lost, at_ms, self._rng.randrange(_MINUTE_MS, 10 * _MINUTE_MS))
 
@@ -158,13 +148,8 @@ class Incidents:
         cluster.begin_shutdown(broker_id, at_ms)
         left_ms = at_ms + rng.randrange(200, 3_000)
         at(left_ms, partial(cluster.leave, broker_id))
-        self._come_back(
-            broker_id,
-            left_ms + rng.randrange(2_000, 12_000),
-            lambda _: self._busy.discard(broker_id),
-        )
-
-    # --- brokers that do not keep up -------------------------------------------------------------
+        back_ms = left_ms + rng.randrange(2_000, 12_000)
+        self._come_back(broker_id, back_ms, lambda _: self._busy.discard(broker_id))
 
     def _slow_disk(self, at_ms: int) -> None:
         """A broker falls out of ISRs and comes back, again and again."""
@@ -172,20 +157,13 @@ class Incidents:
         if broker_id is None:
             return
         self._busy.add(broker_id)
-        cluster, at, rng, first = (
-            self._cluster,
-            self._schedule.at,
-            self._rng,
-            self._cluster.log.end_offset,
-        )
+        cluster, at, rng = self._cluster, self._schedule.at, self._rng
+        first = cluster.log.end_offset
         held = [(each.topic_id, each.index) for each in cluster.held(broker_id)]
         began_ms = at_ms
         for _ in range(rng.randrange(2, 9)):
-            keys = (
-                sorted(rng.sample(held, max(1, len(held) * rng.randrange(10, 70) // 100)))
-                if held
-                else []
-            )
+            count = max(1, len(held) * rng.randrange(10, 70) // 100) if held else 0
+            keys = sorted(rng.sample(held, count))
             at(at_ms, partial(cluster.shrink, broker_id, keys))
             at_ms += rng.randrange(5_000, 60_000)
             at(at_ms, partial(cluster.expand, broker_id, keys=keys))
@@ -198,12 +176,8 @@ class Incidents:
         if broker_id is None:
             return
         self._busy.add(broker_id)
-        cluster, at, rng, first = (
-            self._cluster,
-            self._schedule.at,
-            self._rng,
-            self._cluster.log.end_offset,
-        )
+        cluster, at, rng = self._cluster, self._schedule.at, self._rng
+        first = cluster.log.end_offset
         cluster.observed.stall(broker_id)
         began_ms, fenced = at_ms, rng.random() < 0.2
         at_ms += 30_000 + rng.randrange(500) if fenced else rng.randrange(300, 25_000)
@@ -216,12 +190,7 @@ class Incidents:
 
         def over(now_ms: int) -> None:
             cluster.observed.resume(broker_id)
-            self._note(
-                "stalled broker, fenced" if fenced else "stalled broker",
-                began_ms,
-                first,
-                now_ms,
-                [broker_id],
-            )
+            kind = "stalled broker" + ", fenced" * fenced
+            self._note(kind, began_ms, first, now_ms, [broker_id])
 
         at(at_ms, over)

@@ -155,16 +155,9 @@ class Observation:
         behind = []
         for broker_id, epoch, offset in applied:
             if rng.random() < _STRAGGLERS:
-                least = max(self._lowest, told.get((broker_id, epoch), epoch))
-                behind.append(
-                    (
-                        broker_id,
-                        epoch,
-                        max(min(offset, least), offset - rng.randrange(_STRAGGLES_RECORDS)),
-                    )
-                )
-            else:
-                behind.append((broker_id, epoch, offset))
+                least = min(offset, max(self._lowest, told.get((broker_id, epoch), epoch)))
+                offset = max(least, offset - rng.randrange(_STRAGGLES_RECORDS))  # noqa: PLW2901
+            behind.append((broker_id, epoch, offset))
         return behind
 
     def _write(self, lowest: int, applied: list[Applied], at_ms: int) -> None:

@@ -55,9 +55,6 @@ def _busy(at_ms: int) -> float:
     return 0.9 if moment.hour in _BUSY_HOURS else 0.25
 
 
-# --- Profile of a generated cluster --------------------------------------------------------------
-
-
 DAY_MS = 86_400_000
 SKEWS = ("none", "broker", "topic")
 

@@ -38,8 +38,6 @@ class Workload:
         for per_day, action in actions:
             self._schedule.every(per_day, begin_ms, action, by_people=True)
 
-    # --- topics ----------------------------------------------------------------------------------
-
     def create(self, name: str, partitions: int, at_ms: int, principal: str) -> bool:
         """A topic with a config or two; not while too few brokers live."""
         cluster, rng, view = self._cluster, self._rng, self._log.draft
@@ -99,16 +97,11 @@ class Workload:
         gone.append(record(pb.RemoveTopicRecord(topic_id=view.topic_ids[name])))
         self._write(gone, at_ms, principal)
 
-    # --- configs ---------------------------------------------------------------------------------
-
     def _alter(self, at_ms: int) -> None:
         rng = self._rng
         if rng.random() < 0.1:
-            name, resource_type, keys = (
-                str(rng.choice(self._cluster.broker_ids)),
-                ResourceType.BROKER,
-                BROKER_CONFIGS,
-            )
+            name, resource_type = str(rng.choice(self._cluster.broker_ids)), ResourceType.BROKER
+            keys = BROKER_CONFIGS
         else:
             name, resource_type, keys = rng.choice(self.topics), ResourceType.TOPIC, TOPIC_CONFIGS
         key = rng.choice(list(keys))
@@ -123,15 +116,11 @@ class Workload:
             self._alter(at_ms)
             at_ms += self._rng.randrange(2, 30)
 
-    # --- clients that number their writes --------------------------------------------------------
-
     def _client(self, at_ms: int) -> None:
         if len(self._clients) >= _MAX_CLIENTS:
             client_id, _ = self._clients.pop(self._rng.randrange(len(self._clients)))
-            self._log.append(
-                [record(pb.CloseClientRecord(client_id=client_id, reason="closed by its owner"))],
-                at_ms,
-            )
+            closed = pb.CloseClientRecord(client_id=client_id, reason="closed by its owner")
+            self._log.append([record(closed)], at_ms)
         client_id = self._log.end_offset
         self._log.append([record(pb.OpenClientRecord(name=f"deploy-{client_id}"))], at_ms)
         self._clients.append((client_id, [1]))
@@ -144,8 +133,6 @@ class Workload:
             numbers[0] += 1
             client = (client_id, sequence, max(1, sequence - rng.randrange(8)))
         self._log.append(records, at_ms, principal=principal, client=client)
-
-    # --- moves -----------------------------------------------------------------------------------
 
     def _reassign(self, at_ms: int) -> None:
         """Some partitions of one broker move to another; minutes later it has their data."""

@@ -95,8 +95,7 @@ class SimDisk(disk_hardware.DiskHardware):
 
     def crash(self, rng: Random) -> None:
         """Lose power: keep durable data and a drawn prefix of other writes and votes."""
-        kept = rng.randint(0, len(self.unflushed))
-        self.sync(kept)
+        self.sync(rng.randint(0, len(self.unflushed)))
         if self.unflushed:
             self.happened("unsynced_loss")
         for snapshot_id, content in self.freezing:

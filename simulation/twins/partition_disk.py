@@ -86,8 +86,7 @@ class SimPartitionDisk(DiskHardware):
 
     def crash(self, rng: Random) -> None:
         """Lose power: keep durable data and a drawn prefix of the other writes."""
-        kept = rng.randint(0, len(self.unflushed))
-        self.sync(kept)
+        self.sync(rng.randint(0, len(self.unflushed)))
         if self.unflushed:
             self.happened("unsynced_loss")
         self.unflushed = []

@@ -165,10 +165,6 @@ def test_following_continues_until_stopped(tmp_path: Path) -> None:
         process.wait()
 
 
-# --- directories that are not what they should be
-# ---------------------------------------------------
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
     """A node of a real cluster; its snapshots reach to offset 307, its log to 378."""

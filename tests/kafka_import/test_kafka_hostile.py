@@ -103,9 +103,6 @@ def test_empty_properties_name_no_node(tmp_path: Path, said: str) -> None:
     assert (copy.node_id, copy.cluster_id, copy.name) == (-1, "", str(node))
 
 
-# --- logs that change while they are followed ---------------------------------------------------
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
     return kafka.write_node(

@@ -70,10 +70,6 @@ def state(target: Path) -> Image:
     return fold.snapshot()
 
 
-# --- a real cluster
-# --------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def imported(real: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Imported, Path]:
     target = tmp_path_factory.mktemp("export") / "exported"
@@ -238,10 +234,6 @@ def test_import_refuses_a_late_log_without_a_snapshot(tmp_path: Path) -> None:
         import_all(tmp_path / "exported", node)
 
 
-# --- several copies
-# --------------------------------------------------------------------------------
-
-
 def break_byte(path: Path, position: int) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 1
@@ -342,9 +334,6 @@ def test_gap_in_the_log_ends_the_import_before_it(tmp_path: Path) -> None:
     found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
     assert found.end_offset == 1
     assert found.stopped == "no copy has an intact batch at offset 1"
-
-
-# --- transactions, topics and their configs -------------------------------------------------------
 
 
 def log_of(*records: Any, first: int = 0) -> bytes:

@@ -52,9 +52,6 @@ def raw(directory: Path, wanted: Span | None = None, max_records: int = 60) -> p
     return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
 
-# --- without Spark ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("max_records", [1, 7, 10**6])
 def test_runs_of_any_length_return_each_record_once(exported: Path, max_records: int) -> None:
     assert raw(exported, max_records=max_records).equals(parquet(exported))
@@ -125,9 +122,6 @@ def test_datasource_refuses_invalid_options_and_columns(
     assert isinstance(columns, StructType)
     with pytest.raises(ReplayError, match=message):
         datasource.RawReader(options, columns)
-
-
-# --- with Spark ---------------------------------------------------------------------------------
 
 
 def offsets(rows: DataFrame) -> list[int]:

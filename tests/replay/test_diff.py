@@ -197,9 +197,6 @@ def test_field_changes_are_told_in_words(before: str | None, after: str | None, 
     assert words(raw(before), raw(after), field_changes(before, after)) == says
 
 
-# --- history ------------------------------------------------------------------------------------
-
-
 def with_orders() -> LogHistory:
     log = LogHistory(51)
     log.create_topic("orders", 2)

@@ -211,9 +211,6 @@ def test_report_on_a_full_disk_is_a_disk_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# --- which file, and why ------------------------------------------------------------------------
-
-
 def readable(error: Exception) -> str:
     text = str(error)
     assert len(text.splitlines()) == 1

@@ -181,8 +181,6 @@ def test_flapping_broker_is_counted_by_kind_of_departure(tmp_path: Path) -> None
     assert (brokers.total_ms, brokers.lost_ms) == (55_000, 17_000)
 
 
-# --- The jobs' figures, compared with a naive reference, for any slices and shares
-
 SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 5, 7)))
 LIVES = (0, 2, 7)
 """Seeds of simulated clusters."""

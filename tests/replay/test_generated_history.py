@@ -172,9 +172,6 @@ def test_spark_finds_the_same_state_and_no_violation(
     assert found.passed, found.audit.findings[:3]
 
 
-# --- the command --------------------------------------------------------------------------------
-
-
 def test_slow_broker_does_not_rejoin_a_partition_that_was_moved_away() -> None:
     """[An audit of ten million records: ISRs had members that were not replicas.]"""
     log = GeneratedLog(1, SMALL.begin_ms, lambda _chunk: None)

@@ -185,9 +185,6 @@ def directories(log: KafkaLog) -> Found:
     return [("DIRECTORY_NOT_REGISTERED", at) for at in (early, both)]
 
 
-# --- tests ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found, list[int]]:
     """Return the export, the expected findings, and the boundaries of its parts."""

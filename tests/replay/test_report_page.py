@@ -83,9 +83,6 @@ def themes() -> list[dict[str, str]]:
     return [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in blocks]
 
 
-# --- whole in itself ----------------------------------------------------------------------------
-
-
 def test_page_loads_no_external_resource(plain: Document) -> None:
     links = [each[name] for _, each in plain.elements for name in ("src", "href") if name in each]
     assert links
@@ -142,9 +139,6 @@ def test_violated_rule_is_reported_first_with_its_offsets() -> None:
     )
 
 
-# --- safe ---------------------------------------------------------------------------------------
-
-
 def test_names_are_escaped_everywhere(plain: Document) -> None:
     harmless = [tag for tag, _ in plain.elements]
     lane = Lane("broker 1", HOSTILE, [sample.span("fenced", 0, 120, HOSTILE)])
@@ -157,9 +151,6 @@ def test_names_are_escaped_everywhere(plain: Document) -> None:
     assert printable(HOSTILE) in "".join(read.words)
 
 
-# --- bounded ------------------------------------------------------------------------------------
-
-
 def test_largest_page_is_bounded() -> None:
     text = "session timed out"
     spans = [sample.span(each, at, at + 0.5, text) for at in range(120) for each in STATES]
@@ -168,9 +159,6 @@ def test_largest_page_is_bounded() -> None:
     incidents = [sample.incident(number=number, events=events) for number in range(1, 13)]
     largest = page.render_page(sample.result(lanes=lanes, incidents=incidents))
     assert len(largest) - len(page.render_page(sample.result())) < 4_000_000
-
-
-# --- readable -----------------------------------------------------------------------------------
 
 
 def test_text_and_marks_have_contrast_in_light_and_dark() -> None:
@@ -203,9 +191,6 @@ def test_panel_scales_counts_to_the_highest_and_durations_logarithmically() -> N
     waits = page.panel("", ("a", "", [None, 625_000, None, 1]), durations=True)
     assert waits.ticks[:3] == [(100, "1 ms"), (66.67, "100 ms"), (33.33, "10 s")]
     assert re.fullmatch(r"M1,3\.4H2M3,100H4", waits.curves[0].line)
-
-
-# --- where it goes ------------------------------------------------------------------------------
 
 
 def test_unwritable_path_is_reported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

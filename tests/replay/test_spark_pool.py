@@ -88,8 +88,6 @@ def test_shuffle_reports_a_damaged_file_of_its_first_stage(
         fold(export, shared)
 
 
-# --- A user's own job on a Spark with two worker processes
-
 SCRIPT = Path(__file__).with_name("on_two_workers.py")
 SETTINGS = {
     "spark.master": "local-cluster[2,1,2048]",

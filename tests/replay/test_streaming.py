@@ -36,9 +36,6 @@ def reader(directory: Path, **options: str) -> RawStreamReader:
     return RawStreamReader({"path": str(directory)} | options, full_schema())
 
 
-# --- the source ---------------------------------------------------------------------------------
-
-
 def test_stream_continues_from_file_to_file(tmp_path: Path) -> None:
     log = LogHistory(91).run(400)
     write(tmp_path, log, 120)
@@ -113,9 +110,6 @@ def test_spark_reads_each_record_once_over_restarts(spark: SparkSession, tmp_pat
         run_to_end(partial(query.trigger(availableNow=True).start, str(out)))
     found = [row.offset for row in spark.read.parquet(str(out)).orderBy("offset").collect()]
     assert found == list(range(reader(directory).reportLatestOffset()["offset"]))
-
-
-# --- the ledger ---------------------------------------------------------------------------------
 
 
 class CrashError(Exception):

@@ -165,9 +165,6 @@ def _moved(one: StateHash, log: LogHistory) -> StateHash:
     return replace(one, offset=log.end_offset - 1, epoch=log.epoch)
 
 
-# --- An export that somebody else has made cannot have a writer touch anything outside of itsel---
-
-
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
     """Two ranges, beside a directory with files of others."""
@@ -259,9 +256,6 @@ def test_lock_is_not_created_through_a_link(exported: Path, others: Path) -> Non
     with pytest.raises(ExportError, match=r"cannot write to"):
         ExportWriter(exported, CLUSTER_ID, 0)
     assert not (others / "new").exists()
-
-
-# --- A disk that takes no more while an export is written ----------------------------------------
 
 
 @contextmanager

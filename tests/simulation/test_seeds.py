@@ -124,9 +124,6 @@ def test_cluster_that_cannot_recover_is_detected(monkeypatch: pytest.MonkeyPatch
     assert "did not happen" in str(run_swarm(1, config).failure)
 
 
-# --- Seeds of simulated runs that failed once ----------------------------------------------------
-
-
 LINES = (Path(__file__).parent / "regression_seeds.jsonl").read_text().splitlines()
 REGRESSIONS = [json.loads(line) for line in reversed(LINES)]
 CASES = [

@@ -100,9 +100,6 @@ def test_sound_change_of_leaders_passes() -> None:
     assert trace.last.campaigns == 1
 
 
-# --- beginnings ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "first", [config("k", "a"), pb.FeatureLevelRecord(name="f", feature_level=1)]
 )
@@ -121,9 +118,6 @@ def test_epoch_that_begins_with_another_record_is_refused(first: object) -> None
 )
 def test_later_epoch_of_a_node_begins_with_its_own_record(steps: list[str], rule: str) -> None:
     play(Quorum(), steps, rule)
-
-
-# --- check-quorum -------------------------------------------------------------------------------
 
 
 @stories(
@@ -166,9 +160,6 @@ def test_new_voter_set_restarts_its_leaders_time() -> None:
     trace.time += 0.2
     with refused("leads epoch 1, unheard"):
         trace.ticks()
-
-
-# --- needless elections -------------------------------------------------------------------------
 
 
 @stories(

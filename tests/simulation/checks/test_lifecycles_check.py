@@ -107,7 +107,7 @@ def test_only_a_heartbeat_restarts_the_session() -> None:
     trace.host("c1").service.node.decider = decider
     trace.last.message_arrived(trace.host("c1"), "b1", rpc.ControllerRequest())
     trace.time += BOUND_S - SESSION_S + 0.1
-    with pytest.raises(CheckFailedError, match="has it unfenced"):
+    with pytest.raises(CheckFailedError, match="has fenced itself for"):
         trace.tell("sample")
 
 
