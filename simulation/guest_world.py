@@ -17,7 +17,7 @@ from simulation.hosts import BrokerHost, ControllerHost, Note
 from simulation.outcome import Outcome
 from simulation.supervisor import Supervisor
 from simulation.swarm.config import SwarmConfig
-from simulation.twins.loop import VirtualLoop, host_context, host_of
+from simulation.twins.loop import VirtualLoop, host_context
 from simulation.world import SAMPLE_S, World
 
 Fault = Callable[["GuestWorld", random.Random], Awaitable[None]]
@@ -46,27 +46,17 @@ class GuestTasks:
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._numbers = itertools.count(1)
-        self._open: list[asyncio.Task[Any]] = []
-        """Kept here: the task of a killed program would be closed with its last reference."""
-        self._prune_at = 1_000
         loop.set_task_factory(self._make)
         # At the end nobody wants to hear of tasks that have come to none.
         loop.set_exception_handler(lambda _loop, _context: None)
 
     def _make(self, loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
-        task = _NumberedTask(work, loop=loop, number=next(self._numbers), **options)
-        if host_of(options.get("context")):
-            self._open.append(task)
-            if len(self._open) > self._prune_at:
-                self._open = [each for each in self._open if not each.done()]
-                self._prune_at = 2 * len(self._open) + 1_000
-        return task
+        return _NumberedTask(work, loop=loop, number=next(self._numbers), **options)
 
     def end(self) -> None:
         self._loop.leave_generators()
-        for task in self._open:
-            if not task.done():
-                _close(task.get_coro())
+        for task in self._loop.tasks_of_hosts():
+            _close(task.get_coro())
 
 
 def _close(work: Any) -> None:

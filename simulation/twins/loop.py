@@ -85,6 +85,8 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._timer_order = 0
         self._cancelled_timers = 0
         self.tasks_made = 0
+        self._of_hosts: list[asyncio.Task[Any]] = []
+        self._prune_at = 1_000
         self.held: dict[str, list[Any]] = {}
         self._rates: dict[str, float] = {}
         self._costs: dict[str, Callable[[], float]] = {}
@@ -200,7 +202,19 @@ class VirtualLoop(base_events.BaseEventLoop):
     def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
         """Create a task as asyncio does; names count from 1 in each loop, for reproducible runs."""
         self.tasks_made += 1
-        return super().create_task(coro, name=name or f"task-{self.tasks_made:08d}", **kwargs)
+        task = super().create_task(coro, name=name or f"task-{self.tasks_made:08d}", **kwargs)
+        if host_of(kwargs.get("context")):
+            self._of_hosts.append(task)
+            if len(self._of_hosts) > self._prune_at:
+                self._prune_at = 2 * len(self.tasks_of_hosts()) + 1_000
+        return task
+
+    def tasks_of_hosts(self) -> list[asyncio.Task[Any]]:
+        """Return the tasks of hosts that are not done. They are kept here: those of a killed
+        process would be closed, and do something, whenever the collector finds them.
+        """
+        self._of_hosts = [task for task in self._of_hosts if not task.done()]
+        return self._of_hosts
 
     def pause_host(self, host: str) -> None:
         """Pause all callbacks of a host until it is resumed. The host's clock continues."""

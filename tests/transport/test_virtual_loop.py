@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import time
 from functools import partial
 from typing import Any
@@ -67,6 +68,28 @@ def test_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
 
     with pytest.raises(DeadlockError, match=r"task-00000001 .*waits_for_ever"):
         run(waits_for_ever())
+
+
+def test_collector_does_not_close_the_tasks_of_a_killed_host() -> None:
+    """What they did in the end would depend on when it runs."""
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append("closed")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.create_task(work(), context=host_context("b1"))  # noqa: RUF006 (nobody else has it)
+        await asyncio.sleep(1)
+        loop.drop_host("b1")
+        gc.collect()
+        assert ended == []
+
+    run(main())
 
 
 def test_failing_callback_ends_the_run() -> None:
