@@ -45,27 +45,16 @@ FENCES_ITSELF_AFTER_MS = 3000
 Note = Callable[[str, str], None]
 Failed = Callable[["ControllerHost", FatalError], None]
 
-_WRITES = frozenset(
-    (
-        "append",
-        "flush",
-        "truncate",
-        "write_vote",
-        "store_snapshot",
-        "freeze_snapshot",
-        "install_snapshot",
-        "advance_log_start",
-    )
+_IN_STEPS = frozenset(("install_snapshot", "advance_log_start"))
+_WRITES = _IN_STEPS | frozenset(
+    ("append", "flush", "truncate", "write_vote", "store_snapshot", "freeze_snapshot")
 )
-
-
 _DISK_FAULTS = {"enospc": "disk_full", "eio_": "disk_error", "bit_flip_": "bit_flip"}
 _BROKER_FAULTS = {
     "enospc": "broker_disk_full",
     "disk_hang": "broker_disk_hang",
     "bit_flip_partition": "broker_bit_flip",
 }
-_IN_STEPS = frozenset(("install_snapshot", "advance_log_start"))
 
 
 class _MortalStore:
@@ -340,15 +329,9 @@ class BrokerHost:
 
     def be_of_build(self, highest_level: int) -> None:
         """Run as a build with this highest level, from the next start on."""
-        others = [
-            feature
-            for feature in self._settings.features
-            if feature[0] != versions.METADATA_VERSION
-        ]
-        features = (
-            (versions.METADATA_VERSION, versions.MIN_METADATA_VERSION, highest_level),
-            *others,
-        )
+        name = versions.METADATA_VERSION
+        others = [feature for feature in self._settings.features if feature[0] != name]
+        features = ((name, versions.MIN_METADATA_VERSION, highest_level), *others)
         self._settings = replace(self._settings, features=features)
 
     @property
@@ -405,11 +388,9 @@ class BrokerHost:
             self._serve(incarnation_id)
 
     def _process(self) -> Process:
-        directory_id = (
-            self.disk.directory_id
-            if self.disk
-            else f"dir-{self.name}" + f"-{self._disks}" * (self._disks > 0)
-        )
+        directory_id = f"dir-{self.name}" + f"-{self._disks}" * (self._disks > 0)
+        if self.disk:
+            directory_id = self.disk.directory_id
         return Process("boot", directory_id, 1, self.id + 1000 * self._disks)
 
     async def _seek(self, incarnation_id: str) -> None:

@@ -147,13 +147,12 @@ def _are_at(world: World, offset: int) -> bool:
         return False
     if world.healed_brokers() and service.node.lowest_acknowledged_offset < offset:
         return False
-    everyone: list[ControllerHost | BrokerHost] = [
+    healed: list[ControllerHost | BrokerHost] = [
         *world.healed_controllers(),
         *world.healed_brokers(),
     ]
-    return all(
-        host.service is not None and host.service.image.offset >= offset for host in everyone
-    )
+    services = [host.service for host in healed]
+    return all(service is not None and service.image.offset >= offset for service in services)
 
 
 async def read_everywhere(
@@ -330,23 +329,15 @@ def _lacks(led: _Led) -> str:
         return "its leader is down"
     replica = service.data.replicas.describe(led.key)
     if replica is None or replica.leader_epoch < 0:
-        return (
-            "its leader does not lead it:"
-            f" {replica.offline_reason if replica is not None else 'no replica'}"
-        )
+        why = replica.offline_reason if replica is not None else "no replica"
+        return f"its leader does not lead it: {why}"
     for follower in led.followers:
         if follower.id not in led.partition.isr:
             return f"broker {follower.id} is not in its ISR {led.partition.isr}"
-        end = (
-            follower.service.data.replicas.end_offset(led.key)
-            if follower.service and follower.service.data
-            else -1
-        )
+        data = follower.service.data if follower.service is not None else None
+        end = data.replicas.end_offset(led.key) if data is not None else -1
         if end != replica.log_end_offset:
-            return (
-                f"broker {follower.id} has it up to {end}, the leader up to"
-                f" {replica.log_end_offset}"
-            )
+            return f"broker {follower.id} has it up to {end} of {replica.log_end_offset}"
     # Below its min.insync.replicas, beside eligible replicas, it may not show or commit anything.
     if _enough(led) and replica.high_watermark != replica.log_end_offset:
         return f"its high watermark is {replica.high_watermark}, its end {replica.log_end_offset}"

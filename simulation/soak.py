@@ -22,19 +22,19 @@ from simulation.outcome import as_dict, command, failure_report
 from simulation.run import run_swarm
 from simulation.shrink import shrink
 from simulation.swarm.faults import FAULTS
-from simulation.twins.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
+from simulation.twins.bounds import MAX_STEPS, RunTooLongError
 
 SEEDS_PER_TASK = 5
 
 
 def run_seeds(
-    seeds: list[int], shrink_s: float, max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S
+    seeds: list[int], shrink_s: float, max_steps: int = MAX_STEPS
 ) -> list[dict[str, Any]]:
     """Return each seed's outcome; a failure with its report. Runs in a process of its own."""
     silence()
     outcomes = []
     for seed in seeds:
-        outcome = run_swarm(seed, max_steps=max_steps, max_real_s=max_real_s)
+        outcome = run_swarm(seed, max_steps=max_steps)
         said = as_dict(outcome)
         if outcome.failure is not None:
             # A run that does not end is not run again and again to look for a smaller one.
@@ -50,9 +50,8 @@ def run_seeds(
 
 
 def run_pool(
-    seeds: Iterator[int], *, processes: int, until: float, shrink_s: float,
-    max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+    seeds: Iterator[int], *, processes: int, until: float, shrink_s: float
+) -> Iterator[dict[str, Any]]:
     """Yield outcomes of seeds begun before ``until`` (time.monotonic)."""
     spawn = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()
@@ -66,9 +65,7 @@ def run_pool(
                     more = bool(some) and time.monotonic() < until
                     if more:
                         with _children_deaf_to_ctrl_c():
-                            running.add(
-                                pool.submit(run_seeds, some, shrink_s, max_steps, max_real_s)
-                            )
+                            running.add(pool.submit(run_seeds, some, shrink_s))
                 done, running = (
                     wait(running, return_when=FIRST_COMPLETED) if running else (set(), running)
                 )
@@ -160,12 +157,6 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--failures", type=Path, default=Path("soak-failures"), help="directory")
     parser.add_argument("--shrink-s", type=float, default=60.0)
-    parser.add_argument(
-        "--max-s", type=float, default=MAX_REAL_S, help="real time of a run; past it, it has failed"
-    )
-    parser.add_argument(
-        "--max-steps", type=int, default=MAX_STEPS, help="steps of a run; past them, it has failed"
-    )
     options = parser.parse_args()
     first = int(time.time()) * 1000 if options.first_seed is None else options.first_seed
     print(
@@ -176,8 +167,6 @@ def main() -> int:
         processes=options.processes,
         until=time.monotonic() + options.minutes * 60,
         shrink_s=options.shrink_s,
-        max_steps=options.max_steps,
-        max_real_s=options.max_s,
     )
     summary = summary_of(outcomes, options.failures)
     print(json.dumps(summary, indent=1))

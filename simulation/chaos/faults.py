@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from functools import partial
 
 from simulation.chaos import replaced
 from simulation.chaos.nodes import ChaosCluster, ChaosNode
@@ -33,18 +34,13 @@ def _split(one: Callable[[Scene], list[ChaosNode]], from_: str) -> Fault:
     return fault
 
 
-def _leader_is_not_heard(scene: Scene) -> None:
+def _deafen(scene: Scene, *, leader_hears: bool) -> None:
+    """Cut the leader off from all other nodes, in one direction."""
     leader = scene.leading
     for node in scene.cluster.nodes:
         if node is not leader:
-            scene.cluster.network.cut(leader.id, node.id)
-
-
-def _leader_does_not_hear(scene: Scene) -> None:
-    leader = scene.leading
-    for node in scene.cluster.nodes:
-        if node is not leader:
-            scene.cluster.network.cut(node.id, leader.id)
+            ends = (leader.id, node.id) if leader_hears else (node.id, leader.id)
+            scene.cluster.network.cut(*ends)
 
 
 def _cut_followers_apart(scene: Scene) -> None:
@@ -75,8 +71,8 @@ FAULTS: dict[str, Fault] = {
     "power_cut_controllers": _of(lambda scene: scene.cluster.controllers, ChaosNode.lose_power),
     "power_cut_all": _of(lambda scene: scene.cluster.nodes, ChaosNode.lose_power),
     "cut_leader_off": _split(lambda scene: [scene.leading], "controllers"),
-    "leader_is_not_heard": _leader_is_not_heard,
-    "leader_does_not_hear": _leader_does_not_hear,
+    "leader_is_not_heard": partial(_deafen, leader_hears=True),
+    "leader_does_not_hear": partial(_deafen, leader_hears=False),
     "cut_followers_apart": _cut_followers_apart,
     "cut_brokers_from_leader": _split(lambda scene: [scene.leading], "brokers"),
     "cut_broker_off": _split(lambda scene: [scene.broker], "nodes"),

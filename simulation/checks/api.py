@@ -111,6 +111,13 @@ class World(Protocol):
         """A line of the transcript."""
 
 
+def deciding(world: World) -> tuple[ControllerView | None, int]:
+    """Return the controller of the newest epoch that decides, and that epoch."""
+    services = [(host, host.service) for host in world.controllers]
+    found = [(host, of.node.controller_epoch) for host, of in services if of and of.node.decider]
+    return max(found, key=lambda one: one[1], default=(None, 0))
+
+
 @dataclass(slots=True, eq=False)
 class Operation:
     """A client's operation: pending or returned. ``outcome``: *failed* is definite (nothing was

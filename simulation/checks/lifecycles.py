@@ -24,7 +24,7 @@ from raftlog.metadata.entities import Cause, has_left
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import heartbeats_enabled
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.api import BrokerView, Checker, ControllerView, fail, present
+from simulation.checks.api import BrokerView, Checker, ControllerView, deciding, fail, present
 from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -115,16 +115,7 @@ class Lifecycles(Checker):
     @override
     def sample(self) -> None:
         now = self._ledger.world.now()
-        found = [
-            host
-            for host in self._ledger.world.controllers
-            if host.service is not None and host.service.node.decider
-        ]
-        newest = max(
-            found,
-            key=lambda host: host.service.node.controller_epoch if host.service else 0,
-            default=None,
-        )
+        newest, _ = deciding(self._ledger.world)
         steady_since = self._look_at_controller(newest, now)
         for broker in self._ledger.world.brokers:
             if newest is None or not _is_alone(broker, newest):

@@ -40,15 +40,10 @@ class Space(api.Checker):
         reserve = world.config.reserve_bytes
         if not reserve:
             return
-        active = [
-            host
-            for host in world.controllers
-            if host.service is not None and host.service.node.decider
-        ]
-        newest: Any = max(active, key=lambda host: host.service.node.controller_epoch, default=None)  # type: ignore[union-attr]
-        leader = (newest.name, newest.service.node.controller_epoch) if newest is not None else None
+        newest, epoch = api.deciding(world)
+        leader = (newest.name, epoch) if newest is not None else None
         low = all(host.disk.free_bytes() < reserve for host in world.controllers)
-        if leader is None or leader != self._leader or not low or _held_up(newest):
+        if newest is None or leader != self._leader or not low or _held_up(newest):
             self._leader, self._since = leader, world.now()
 
     @override

@@ -4,11 +4,13 @@ fetch takes milliseconds, so the fault waits for a part that is not the last.
 
 import asyncio
 import random
+from collections.abc import Callable
 
 from raftlog.transport.api import Conversation
 from simulation.faults import fault
 from simulation.faults.links import both, cut_for
 from simulation.faults.nodes import ask_to_resign, killed, one_in_service, soon_s, start_again
+from simulation.twins.network_faults import LinkFaults
 from simulation.world import World
 
 PARTS_MAX = 12
@@ -26,27 +28,36 @@ async def snapshot_cut(world: World, rng: random.Random) -> None:
     faults = world.network.faults
     if faults is None or faults.part_sent is not None:
         return
-    struck: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
     left = rng.choice((1, rng.randint(1, PARTS_MAX)))
 
-    def part_sent(giver: str, taker: str) -> None:
+    def strikes(giver: str, taker: str) -> bool:
         nonlocal left
         left -= 1
-        if left <= 0 and not struck.done():
+        return left <= 0
+
+    ends = await _part(faults, WAIT_S, strikes)
+    if ends is not None and not world.lasting:
+        await rng.choice((_kill, _kill, _cut, _late, _asleep, _asleep, _resign))(world, rng, *ends)
+
+
+async def _part(
+    faults: LinkFaults, within_s: float, strikes: Callable[[str, str], bool]
+) -> tuple[str, str] | None:
+    """Return who gives whom the first part at which ``strikes`` is true; None: no such part."""
+    struck: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+
+    def part_sent(giver: str, taker: str) -> None:
+        if not struck.done() and strikes(giver, taker):
             struck.set_result((giver, taker))
 
     faults.part_sent = part_sent
     try:
-        async with asyncio.timeout(WAIT_S):
-            giver, taker = await struck
+        async with asyncio.timeout(within_s):
+            return await struck
     except TimeoutError:
-        return
+        return None
     finally:
         faults.part_sent = None
-    if not world.lasting:
-        await rng.choice((_kill, _kill, _cut, _late, _asleep, _asleep, _resign))(
-            world, rng, giver, taker
-        )
 
 
 async def slow_fetch(world: World, lasts_s: float) -> None:
@@ -55,25 +66,19 @@ async def slow_fetch(world: World, lasts_s: float) -> None:
     host = await one_in_service(world, world.rng("slow_fetch"))
     if faults is None or faults.part_sent is not None or host is None:
         return
-    struck: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def part_sent(giver: str, taker: str) -> None:
-        if taker == host.name and not struck.done():
+    def strikes(giver: str, taker: str) -> bool:
+        if taker == host.name:
             world.network.stall(taker, giver, lasts_s, Conversation.SNAPSHOT)
-            struck.set_result(giver)
+        return taker == host.name
 
-    faults.part_sent = part_sent
     world.note(host.name, "killed, to begin with a snapshot")
     host.kill()
     start_again(world, host)
-    try:
-        async with asyncio.timeout(SLOW_WITHIN_S):
-            giver = await struck
-    except TimeoutError:
+    ends = await _part(faults, SLOW_WITHIN_S, strikes)
+    if ends is None:
         return
-    finally:
-        faults.part_sent = None
-    world.note("network", f"{host.name} asks {giver} for the next part {lasts_s:.3f} s late")
+    world.note("network", f"{host.name} asks {ends[0]} for the next part {lasts_s:.3f} s late")
     world.happened("slow_fetch")
     world.burst(world.rng("slow_fetch, burst"))
     await asyncio.sleep(lasts_s + 0.1)

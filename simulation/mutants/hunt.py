@@ -245,7 +245,7 @@ def hunt_one(mutant: Mutant, first_seed: int, seeds: int, run_wall_s: float = 0.
 
 
 def hunt_all(
-    mutants: Sequence[Mutant], *, seeds: int | None, repeat: int, jobs: int, run_wall_s: float = 0.0
+    mutants: Sequence[Mutant], *, seeds: int | None, repeat: int, jobs: int
 ) -> Iterator[Result]:
     """Hunt mutants: from ``repeat`` starting points within a bound of runs; tests once."""
     with ThreadPoolExecutor(jobs) as pool:
@@ -253,7 +253,7 @@ def hunt_all(
         for one in mutants:
             bound = (seeds or one.seeds) if isinstance(one, SeedMutant) else 1
             starts = [STRIDE * turn for turn in range(repeat if isinstance(one, SeedMutant) else 1)]
-            hunts = [pool.submit(hunt_one, one, start, bound, run_wall_s) for start in starts]
+            hunts = [pool.submit(hunt_one, one, start, bound) for start in starts]
             futures.append((one, bound, hunts))
         for one, bound, hunts in futures:
             yield Result(one, bound, tuple(hunt.result() for hunt in hunts))
@@ -307,13 +307,6 @@ def _parser() -> argparse.ArgumentParser:
         help="hunts of each mutant that seeds kill, from different seeds (default: 5)",
     )
     parser.add_argument(
-        "--run-wall-s",
-        type=float,
-        default=0.0,
-        help="real seconds of one run; then its process is killed, and the mutant counts as hung"
-        f" (default: {RUN_WALL_S:g}, of tests {TESTS_WALL_S:g})",
-    )
-    parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="hunts at a time (default: all cores)"
     )
     parser.add_argument(
@@ -338,13 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"tests fail without an edit: {why}", file=sys.stderr)
         return 1
     results = []
-    for one in hunt_all(
-        mutants,
-        seeds=options.seeds,
-        repeat=options.repeat,
-        jobs=options.jobs,
-        run_wall_s=options.run_wall_s,
-    ):
+    for one in hunt_all(mutants, seeds=options.seeds, repeat=options.repeat, jobs=options.jobs):
         results.append(one)
         if not options.markdown:
             print(_as_line(one), flush=True)
