@@ -213,7 +213,14 @@ def _loaded(text: str, name: str) -> Any:
     import yaml
 
     class Loader(yaml.BaseLoader):
-        """A loader that refuses duplicate keys."""
+        """A loader that refuses duplicate keys, and tags, which it would ignore."""
+
+        def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+            """Return an object. Raises ConfigError for a tag, such as ``!!binary``."""
+            if node.tag.removeprefix("tag:yaml.org,2002:") not in {"str", "seq", "map"}:
+                where = f"{name}: {node.tag} at line {node.start_mark.line + 1}"
+                raise ConfigError(f"{where} is a YAML tag: quote a text that begins with !")
+            return super().construct_object(node, deep)
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             """Return a mapping. Raises ConfigError for a duplicate key."""

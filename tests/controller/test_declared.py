@@ -154,7 +154,10 @@ topics:
         ("keys: {a: {base64: '*'}}", "base64: "),
         ("a: [", "is not valid YAML"),
         ("? {a: b}\n: c", "is not valid YAML"),
-        ("!!python/object/apply:os.system ['true']", "Expected `object`"),
+        ("!!python/object/apply:os.system ['true']", "is a YAML tag"),
+        # ["plan: (3 bytes) → (0 bytes)"; "(4 bytes)" for "hi"]
+        ("keys:\n  a:\n    value: !hi\n", "!hi at line 3 is a YAML tag: quote"),
+        ("keys: {a: {value: !!binary aGk=}}", "2002:binary at line 1 is a YAML tag"),
         ("[" * 100_000, "nested too deeply|is not valid YAML"),
     ],
 )
