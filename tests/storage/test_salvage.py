@@ -121,6 +121,20 @@ async def mend(directory: Path, others: dict[str, Salvage]) -> list[tuple[int, i
     return []
 
 
+async def test_log_that_differs_from_an_intact_batch_replaces_nothing(tmp_path: Path) -> None:
+    await make_log(tmp_path)
+    flip(wal_of(tmp_path), writes_of(tmp_path)[5] + 40)
+    found = salvage(tmp_path)
+    first = found.contents[-1][0].span.base
+    others = [
+        make_chunk(base, 1, 1, epoch=EPOCHS[base * 4 // END], body=b"y" * 100)
+        for base in range(0, END, 2)
+    ]
+    with pytest.raises(CorruptLogError, match=f"differs at offset {first} from an intact batch"):
+        replace_log(tmp_path, found, found.damaged_log(), others, "now")
+    assert await refused(tmp_path), "the damaged log is still in place"
+
+
 async def content_of(directory: Path) -> bytes:
     store = open_rocks(directory)
     try:

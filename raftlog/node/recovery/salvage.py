@@ -226,7 +226,7 @@ def salvage(directory: Path) -> Salvage:
         raise StorageError(f"cannot read {directory / LOG_DIRECTORY}: {error}") from error
     finally:
         mirror.cleanup()
-    contents = [stretches(sorted(one.items())) for one in chunks]
+    contents = [stretches(_emptied(one)) for one in chunks]
     if state.end_epoch >= 0:
         end = LogEnd(state.end_offset_at_least, state.end_epoch)
     found = Salvage(identity, state, contents, end or NO_END, whole, files.read)
@@ -288,6 +288,12 @@ def _carry_out(chunks: dict[int, bytes], one: Put | Drop) -> None:
         return
     for base in [base for base in chunks if one.begin <= base < one.end]:
         del chunks[base]
+
+
+def _emptied(chunks: dict[int, bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the chunks in order and drop each, so that only its batches stay in memory."""
+    for key in sorted(chunks):
+        yield key, chunks.pop(key)
 
 
 class SnapshotDownload:
@@ -366,25 +372,27 @@ def _require_same(path: Path, found: Salvage, state: LogState, end_offset: int) 
     """
     rocks = RocksLog(path, read_only=True)
     try:
-        chunks = list(rocks.scan(state.start_offset))
+        scanned = scan_log(rocks.scan(state.start_offset), state.start_offset, state.start_epoch)
+        if scanned.end_offset != end_offset:
+            raise CorruptLogError(
+                f"the mended log ends at {scanned.end_offset}, not at {end_offset}",
+                offset=min(scanned.end_offset, end_offset),
+            )
+        mended = (
+            (base, chunk[position:behind])
+            for key, chunk in rocks.scan(state.start_offset)
+            for base, _, _, position, behind in walk(chunk, key)
+        )
+        at, batch = -1, b""
+        for one in found.contents[-1]:
+            for base, whole in zip(one.bases, one.batches, strict=True):
+                while at < base:
+                    at, batch = next(mended, (2**63, b""))
+                if base >= state.start_offset and (at, batch) != (base, whole):
+                    raise CorruptLogError(
+                        f"the mended log differs at offset {base} from an intact batch of the"
+                        " damaged one",
+                        offset=base,
+                    )
     finally:
         rocks.close()
-    scanned = scan_log(chunks, state.start_offset, state.start_epoch)
-    if scanned.end_offset != end_offset:
-        raise CorruptLogError(
-            f"the mended log ends at {scanned.end_offset}, not at {end_offset}",
-            offset=min(scanned.end_offset, end_offset),
-        )
-    batches = {
-        base: chunk[position:behind]
-        for key, chunk in chunks
-        for base, _, _, position, behind in walk(chunk, key)
-    }
-    for one in found.contents[-1]:
-        for base, whole in zip(one.bases, one.batches, strict=True):
-            if base >= state.start_offset and batches.get(base) != whole:
-                raise CorruptLogError(
-                    f"the mended log differs at offset {base} from an intact batch of the damaged"
-                    " one",
-                    offset=base,
-                )
