@@ -103,11 +103,6 @@ def _client_result(group: str, kind: str, key: str) -> Selection:
     return Selection((group, client_id), kind, key)
 
 
-def _applied(group: str, kind: str, key: str) -> Selection:
-    _require_id("broker", key)
-    return Selection((group, None), kind, key)
-
-
 def _topic_id(name: str) -> str | None:
     return parse_topic_id(name.removeprefix(BY_ID)) if name.startswith(BY_ID) else None
 
@@ -181,11 +176,9 @@ _BY_KEY: dict[str, Callable[[str, str, str], Selection]] = {
     "client": _client,
     "lease": _by_id,
     "client_result": _client_result,
-    "applied": _applied,
     "acl": _entry,
     "leader": _sole,
     "voters": _sole,
-    "progress": _sole,
 }
 
 

@@ -6,10 +6,11 @@ kept, so that the image at any later offset can be made; images between it and t
 time, and are thinned out when memory runs short. When the chunks that are still needed exceed the
 bound, ``backpressure`` tells the caller to stop reading the stream.
 
-Chunks of plain config values are folded at the next read, or when ``WAITING_BYTES`` of them wait:
-folding many at once costs a fraction of folding each alone, and a broker without readers need not
-fold them repeatedly. Nor is the image at LAO made before it is read: when many writes arrive at
-once, the broker's images are at offsets other than future LAOs.
+A *plain* batch changes config values, or nothing, as progress records do. Chunks of plain batches
+are folded at the next read, or when ``WAITING_BYTES`` of them wait: folding many at once costs less
+than folding each alone, and a broker without readers need not fold them repeatedly. Nor is the
+image at LAO made before it is read: when many writes arrive at once, the broker's images are at
+offsets other than future LAOs.
 
 Offsets are inclusive; -1 means none. LAO is the lowest offset that some broker has applied, so it
 is the end of a log batch, as every image is; should one be inside a batch, the newest image below
@@ -35,13 +36,16 @@ from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.entities import Broker, Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import ConfigKey, Image
-from raftlog.metadata.records import Record, RecordType, decoded
+from raftlog.metadata.records import CHANGES_NOTHING, Record, RecordType, decoded
 from raftlog.metadata.versions import heartbeats_enabled
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.quorum.admission import MAX_EPOCH
 
-WAITING_BYTES = 64 << 10
-"""Most bytes of chunks that wait to be folded: a read then waits a fraction of a millisecond."""
+WAITING_BYTES = 4 << 10
+"""Most bytes of chunks that wait to be folded. All brokers fold them at the same write, which is
+acknowledged later by 0.1 ms per broker on one machine. A batch costs 3.4 us alone, 2.2 us with 15
+others, and no less with more.
+"""
 _IMAGE_FACTOR = 8
 _IMAGE_BYTES = 4096
 """Estimated cost of an image in bytes, in addition to its neighbour: a persistent map copies the
@@ -50,10 +54,7 @@ path to each changed key. A high estimate.
 
 
 class Batch(NamedTuple):
-    """A decoded batch of a chunk.
-
-    ``configs``: set if the batch sets config values and does nothing else.
-    """
+    """A decoded batch of a chunk. ``configs``: the changes of a plain batch, else None."""
 
     header: batch.BatchHeader
     configs: Sequence[Change] | None
@@ -155,17 +156,17 @@ class KeptImages:
     # --- input -----------------------------------------------------------------------------------
 
     def add_later(self, chunk: bytes, batches: Sequence[Batch]) -> None:
-        """Add a chunk after the tip that has config values only."""
+        """Add a chunk of plain batches after the tip."""
         self._waiting += batches
         self._waiting_bytes += len(chunk)
         self._append(chunk, batches[-1].header.last_offset)
         if self._waiting_bytes > WAITING_BYTES:
             self._fold(len(self._waiting))
 
-    def add(self, chunk: bytes, *, only_configs: bool) -> None:
+    def add(self, chunk: bytes, *, plain: bool) -> None:
         """Add a chunk whose batches ``builder`` has folded after the ``tip``."""
         builder = self.builder
-        image = builder.snapshot_of_configs() if only_configs else builder.snapshot()
+        image = builder.snapshot_of_configs() if plain else builder.snapshot()
         self._append(chunk, image.offset)
         self._replace(image, len(chunk))
 
@@ -203,12 +204,7 @@ class KeptImages:
             return
         for header, configs, _ in waiting[:count]:
             size += header.size
-            builder.apply_configs(
-                configs or (),
-                base_offset=header.base_offset,
-                epoch=header.epoch,
-                timestamp_ms=header.timestamp_ms,
-            )
+            builder.apply_plain(header, configs or ())
         del waiting[:count]
         self._waiting_bytes -= size
         self._replace(builder.snapshot_of_configs(), size)
@@ -314,7 +310,7 @@ class ChangeCollector:
             self.everything()
 
     def note_configs(self, changes: Iterable[Change]) -> None:
-        """Record the changes of a batch that sets config values and does nothing else."""
+        """Record the changes of a plain batch."""
         if not self._all:
             for resource_type, resource_name, _, _ in changes:
                 self._configs[resource_type, resource_name] = None
@@ -590,29 +586,29 @@ class View:
         """Add a chunk that follows the tip and ends at or below the high watermark; readers then
         see it.
 
-        Plain config writes are folded when a reader needs them. Raises CorruptLogError if the chunk
+        Plain batches are folded when a reader needs them. Raises CorruptLogError if the chunk
         is corrupt, does not follow or is not committed; then nothing has changed. Raises
         UnknownRecordError and FoldError if it cannot be folded; then the view must not be used any
         more.
         """
         batches, images = self._decode(chunk, high_watermark), self._images
-        only_configs = True
+        plain = True
         for one in batches:
             if one.configs is None:
-                only_configs = False
+                plain = False
             else:
                 self.changes.note_configs(one.configs)
         before = None
         tip_listener = self.tip_listener
         needed = tip_listener is not None and tip_listener.needs_image(len(chunk))
-        if only_configs and not needed:
+        if plain and not needed:
             images.add_later(chunk, batches)
         else:
             before = images.tip
             self._fold(batches)
-            images.add(chunk, only_configs=only_configs)
+            images.add(chunk, plain=plain)
         self.moves += 1
-        self.other_moves += not only_configs
+        self.other_moves += not plain
         last = batches[-1].header
         if not self._epochs or last.epoch != self._epochs[-1][1]:
             self._note_epochs(one.header for one in batches)
@@ -662,12 +658,7 @@ class View:
                 self.changes.note(records)
                 self._note_membership(header.epoch)
             else:
-                builder.apply_configs(
-                    configs,
-                    base_offset=header.base_offset,
-                    epoch=header.epoch,
-                    timestamp_ms=header.timestamp_ms,
-                )
+                builder.apply_plain(header, configs)
 
     def _note_epochs(self, headers: Iterable[batch.BatchHeader]) -> None:
         for header in headers:
@@ -693,6 +684,8 @@ class View:
             records = []
             if configs is None:
                 records = [decoded(data) for data in batch.records(chunk, header)]
+                if not header.client_id and all(one.type in CHANGES_NOTHING for one in records):
+                    configs, records = [], []
             batches.append(Batch(header, configs, records))
         return batches
 

@@ -252,7 +252,6 @@ class ImageDocument(TypedDict):
     timestamp_ms: int
     state_hash: str
     leader: dict[str, Any] | None
-    progress: dict[str, Any] | None
     features: dict[str, int]
     brokers: list[dict[str, Any]]
     topics: list[dict[str, Any]]
@@ -264,7 +263,6 @@ class ImageDocument(TypedDict):
     acls: list[dict[str, Any]]
     kv: list[dict[str, Any]]
     leases: list[dict[str, Any]]
-    applied: list[dict[str, Any]]
     imported: list[dict[str, Any]]
 
 

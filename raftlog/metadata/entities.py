@@ -278,25 +278,6 @@ class Voters(msgspec.Struct, frozen=True, array_like=True):
     reason: str = ""
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """The last progress record: lower bounds of LAO (inclusive; -1 if unknown) and of the high
-    watermark (exclusive).
-    """
-
-    lowest_acknowledged_offset: int
-    high_watermark: int
-
-
-class Applied(msgspec.Struct, frozen=True, array_like=True):
-    """The applied offset (inclusive) of a broker in the last progress record that named the
-    broker.
-    """
-
-    broker_id: int
-    broker_epoch: int
-    offset: int
-
-
 WINDOW = 256
 """Number of valid sequence numbers from ``all_below_done`` upwards: the maximum number of writes
 that one client may have in flight.

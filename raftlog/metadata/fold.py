@@ -31,7 +31,6 @@ from raftlog.metadata.acls import AccessControlEntry, Binding
 from raftlog.metadata.entities import (
     FIRST_SEQUENCE,
     WINDOW,
-    Applied,
     Broker,
     Cause,
     Client,
@@ -44,7 +43,6 @@ from raftlog.metadata.entities import (
     Lease,
     Listener,
     Process,
-    Progress,
     VoterEntry,
     Voters,
     bytes_hash,
@@ -60,7 +58,13 @@ from raftlog.metadata.partitions import (
     names_nothing,
     remove_topic,
 )
-from raftlog.metadata.records import Record, RecordType, UnknownRecordError, parse_body
+from raftlog.metadata.records import (
+    CHANGES_NOTHING,
+    Record,
+    RecordType,
+    UnknownRecordError,
+    parse_body,
+)
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 _CAUSES: frozenset[int] = frozenset(Cause)
@@ -140,12 +144,13 @@ class ImageBuilder(ImageDraft):
         if changes is None:
             self.apply_bodies(header, batch.bodies(chunk, header))
             return
-        self.apply_configs(
-            changes,
-            base_offset=header.base_offset,
-            epoch=header.epoch,
-            timestamp_ms=header.timestamp_ms,
-        )
+        self.apply_plain(header, changes)
+
+    def apply_plain(self, header: batch.BatchHeader, changes: Sequence[Change]) -> None:
+        """Fold one batch of the log whose records only make these changes to config values."""
+        self._begin_batch(header.base_offset, header.timestamp_ms)
+        change_configs(self, changes)
+        self.offset, self.epoch = header.last_offset, header.epoch
         self._remember_write(header)
 
     def apply_bodies(self, header: batch.BatchHeader, bodies: Iterable[batch.Body]) -> None:
@@ -377,16 +382,6 @@ def _leader_change(
     image.leader = new
 
 
-def _progress(image: ImageDraft, message: pb.ProgressRecord, offset: int, epoch: int) -> None:
-    new = Progress(message.lowest_acknowledged_offset, message.high_watermark)
-    image.replace("progress", (), image.progress, new)
-    image.progress = new
-    for entry in message.applied:
-        applied = Applied(entry.broker_id, entry.broker_epoch, entry.applied_offset)
-        image.replace("applied", (), image.applied.get(applied.broker_id), applied)
-        image.applied[applied.broker_id] = applied
-
-
 def _voters(image: ImageDraft, message: pb.VotersRecord, offset: int, epoch: int) -> None:
     entries = tuple(
         VoterEntry(v.voter_id, v.voter_directory_id, v.endpoint) for v in message.voters
@@ -398,7 +393,9 @@ def _voters(image: ImageDraft, message: pb.VotersRecord, offset: int, epoch: int
 
 
 def _no_op(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
-    """Fold a no-op: only the batch itself advances the offset."""
+    """Fold a record that changes nothing: only its batch advances the offset. The offsets in a
+    progress record are samples for readers of the log, not state.
+    """
 
 
 def open_client(image: ImageDraft, message: pb.OpenClientRecord, offset: int, epoch: int) -> None:
@@ -605,12 +602,9 @@ _HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {
     RecordType.CONFIG: _config,
     RecordType.FEATURE_LEVEL: _feature_level,
     RecordType.LEADER_CHANGE: _leader_change,
-    RecordType.PROGRESS: _progress,
     RecordType.VOTERS: _voters,
     RecordType.OPEN_CLIENT: open_client,
     RecordType.CLOSE_CLIENT: close_client,
-    RecordType.NO_OP: _no_op,
-    RecordType.RECOVERY: _no_op,
     RecordType.HOSTNAME: fold_hostname,
     RecordType.EXPORT_CURSOR: fold_export_cursor,
     RecordType.KEY_VALUE: fold_key_value,
@@ -619,4 +613,5 @@ _HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {
     RecordType.IMPORTED: fold_imported,
     RecordType.ACCESS_CONTROL_ENTRY: add_entry,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: remove_entry,
+    **dict.fromkeys(CHANGES_NOTHING, _no_op),
 }

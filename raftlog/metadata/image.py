@@ -20,7 +20,6 @@ from raftlog.metadata import pmap
 from raftlog.metadata.acls import AccessControlEntry, AclIndex
 from raftlog.metadata.entities import (
     HASH_MASK,
-    Applied,
     Broker,
     Client,
     ClientResult,
@@ -30,7 +29,6 @@ from raftlog.metadata.entities import (
     Leader,
     Lease,
     Partition,
-    Progress,
     Standing,
     Topic,
     Voters,
@@ -247,7 +245,6 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     """
     configs: pmap.Map[ConfigKey, dict[str, str]] = msgspec.field(default_factory=pmap.empty)
     """(resource type, resource name) -> its configs. The dicts are never changed in place."""
-    applied: pmap.Map[int, Applied] = msgspec.field(default_factory=pmap.empty)
     clients: pmap.Map[int, Client] = msgspec.field(default_factory=pmap.empty)
     client_results: pmap.Map[ClientResultKey, ClientResult] = msgspec.field(
         default_factory=pmap.empty
@@ -269,7 +266,6 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     imported: pmap.Map[tuple[str, str], str] = msgspec.field(default_factory=pmap.empty)
     """(kind, key) -> JSON: entities of an imported log that raftlog does not support."""
     leader: Leader | None = None
-    progress: Progress | None = None
     voters: Voters | None = None
     """Voters named by the log, or None if it names none and the configured set applies."""
     state_bytes: int = 0
@@ -291,7 +287,6 @@ class ImageDraft:
         "_base",
         "acl_index",
         "acls",
-        "applied",
         "brokers",
         "client_results",
         "clients",
@@ -311,7 +306,6 @@ class ImageDraft:
         "leases",
         "offset",
         "partitions",
-        "progress",
         "replicas_of",
         "standings",
         "state_bytes",
@@ -341,7 +335,6 @@ class ImageDraft:
         self.leader_counts = base.leader_counts.mutate()
         self.standings = base.standings.mutate()
         self.configs = base.configs.mutate()
-        self.applied = base.applied.mutate()
         self.clients = base.clients.mutate()
         self.client_results = base.client_results.mutate()
         self.hostnames = base.hostnames.mutate()
@@ -354,7 +347,7 @@ class ImageDraft:
         self.key_value_bytes = base.key_value_bytes
         self.leases = base.leases.mutate()
         self.imported = base.imported.mutate()
-        self.leader, self.progress, self.voters = base.leader, base.progress, base.voters
+        self.leader, self.voters = base.leader, base.voters
 
     def snapshot(self) -> Image:
         """Return the image of everything folded so far.
@@ -377,7 +370,6 @@ class ImageDraft:
             self.leader_counts.finish(),
             self.standings.finish(),
             self.configs.finish(),
-            self.applied.finish(),
             self.clients.finish(),
             self.client_results.finish(),
             self.hostnames.finish(),
@@ -391,7 +383,6 @@ class ImageDraft:
             self.leases.finish(),
             self.imported.finish(),
             self.leader,
-            self.progress,
             self.voters,
             self.state_bytes,
             self.key_value_bytes,
@@ -400,8 +391,8 @@ class ImageDraft:
         return image
 
     def snapshot_of_configs(self) -> Image:
-        """Return the image if only config values were folded since the last one: all other maps are
-        the previous image's.
+        """Return the image if only config values have changed since the last one: all other maps
+        are the previous image's.
         """
         image = self._base = replace(
             self._base,

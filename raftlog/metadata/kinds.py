@@ -16,7 +16,6 @@ import msgspec
 
 from raftlog.metadata.acls import AccessControlEntry
 from raftlog.metadata.entities import (
-    Applied,
     Broker,
     Client,
     ClientResult,
@@ -26,7 +25,6 @@ from raftlog.metadata.entities import (
     Leader,
     Lease,
     Partition,
-    Progress,
     Topic,
     Voters,
     entity_bytes,
@@ -103,14 +101,12 @@ def _map(
     key_field: str,
     *,
     group_kind: str = "",
-    group_field: str | None = None,
     book_keeping: bool = False,
 ) -> Kind:
     """Return a kind whose entities are the values of a field of ``Image``, keyed by one of their
-    own fields. The entity group's id is in ``group_field``, by default the entity's key.
+    own fields, which is also the id of their entity group.
     """
     entities, key_of = attrgetter(field), attrgetter(key_field)
-    group_id = key_of if group_field is None else attrgetter(group_field)
 
     def add(draft: ImageDraft, content: Content) -> None:
         entities(draft)[key_of(content[0])] = content[0]
@@ -123,7 +119,7 @@ def _map(
         lambda image, key: ((entities(image)[key],),),
         tuple[type_],
         add,
-        lambda content: GroupKey(group_kind or name, _word(group_id(content[-1]))),
+        lambda content: GroupKey(group_kind or name, _word(key_of(content[-1]))),
         lambda _, content: _word(key_of(content[-1])),
         key_field,
         group_kind,
@@ -131,7 +127,7 @@ def _map(
     )
 
 
-def _sole(name: str, type_: Any, *, book_keeping: bool = False) -> Kind:
+def _sole(name: str, type_: Any) -> Kind:
     """Return a kind with at most one entity."""
     return Kind(
         name,
@@ -143,7 +139,6 @@ def _sole(name: str, type_: Any, *, book_keeping: bool = False) -> Kind:
         lambda draft, content: setattr(draft, name, content[0]),
         lambda _: GroupKey(name, ""),
         lambda *_: "",
-        book_keeping=book_keeping,
     )
 
 
@@ -315,10 +310,6 @@ KINDS: tuple[Kind, ...] = (
     )._replace(
         add=_add_client_result, words=lambda _, content: result_key(content[-1]), key_field=""
     ),
-    _sole("progress", Progress, book_keeping=True),
-    _map(
-        "applied", "applied", Applied, "broker_id", group_kind="progress", book_keeping=True
-    )._replace(group=lambda _: GroupKey("progress", "")),
     Kind(
         "imported",
         "",

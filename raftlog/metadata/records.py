@@ -1,6 +1,6 @@
 """The record types: their numbers, their messages, and the entity group that each one changes.
 
-Numbers are Kafka's apiKeys where Kafka has the record. A record changes exactly one *entity group*
+Numbers are Kafka's apiKeys where Kafka has the record. A record changes at most one *entity group*
 (in an imported log one type changes every topic's, ``EVERY_TOPIC``); folding a log group by group
 gives the same entities as folding it in order, so an engine like Spark can do it in parallel.
 """
@@ -56,6 +56,10 @@ class RecordType(IntEnum):
     LEASE = 1012
     REMOVE_LEASE = 1013
     IMPORTED = 1100
+
+
+CHANGES_NOTHING = frozenset({RecordType.NO_OP, RecordType.PROGRESS, RecordType.RECOVERY})
+"""Types whose records change nothing but the offset."""
 
 
 class GroupKey(NamedTuple):
@@ -156,11 +160,8 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     ),
     RecordType.FEATURE_LEVEL: lambda message: GroupKey("feature", message.name),
     RecordType.LEADER_CHANGE: lambda _: GroupKey("leader", ""),
-    RecordType.PROGRESS: lambda _: GroupKey("progress", ""),
-    RecordType.NO_OP: lambda _: None,
     RecordType.VOTERS: lambda _: GroupKey("voters", ""),
     RecordType.CLOSE_CLIENT: lambda message: client_group(message.client_id),
-    RecordType.RECOVERY: lambda _: None,
     RecordType.HOSTNAME: lambda message: GroupKey("hostname", message.hostname),
     RecordType.EXPORT_CURSOR: lambda message: GroupKey("export_cursor", message.name),
     RecordType.KEY_VALUE: lambda message: GroupKey("kv", message.key),
@@ -168,6 +169,7 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
     RecordType.IMPORTED: _imported,
     RecordType.ACCESS_CONTROL_ENTRY: lambda message: GroupKey("acl", message.id.hex()),
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: lambda message: GroupKey("acl", message.id.hex()),
+    **dict.fromkeys(CHANGES_NOTHING, lambda _: None),
 }
 ONLY_IN_SNAPSHOTS = frozenset(
     {RecordType.SNAPSHOT_HEADER, RecordType.SNAPSHOT_FOOTER, RecordType.SNAPSHOT_ENTITIES}

@@ -173,7 +173,7 @@ def _unknown(plural: str, text: str) -> str:
 
 _ALIASES = {**KINDS, "cursor": "export_cursor", "cursors": "export_cursor", "quorum": "cluster"}
 _CLUSTER = frozenset({"leader", "voters", "feature"})
-_NO_HISTORY = frozenset({"leader", "voters", "client_result", "progress", "applied"})
+_NO_HISTORY = frozenset({"leader", "voters", "client_result"})
 HISTORY_KINDS = (*(kind for kind in PLURAL if kind not in _NO_HISTORY), "cluster")
 """Kinds that have a history: the kinds of entities, and ``cluster`` for leaders, voters and
 features.

@@ -41,9 +41,7 @@ MAX_CHANGES, MAX_WRITES = 100_000, 1_000_000
 """Maximum numbers of changes and writes in a period, of which the newest are kept: nobody would
 read a longer story.
 """
-_UNTOLD = frozenset(
-    {"applied", "progress", "client", "client_result", "export_cursor", "kv", "lease"}
-)
+_UNTOLD = frozenset({"client", "client_result", "export_cursor", "kv", "lease"})
 """Kinds of changes that get no line in a story."""
 
 

@@ -69,6 +69,7 @@ from google.protobuf.json_format import MessageToJson
 from raftlog import batch
 from raftlog.metadata.entities import Cause, HostnameCause
 from raftlog.metadata.records import (
+    CHANGES_NOTHING,
     MESSAGES,
     ONLY_IN_SNAPSHOTS,
     RECORD_VERSION,
@@ -602,15 +603,14 @@ def _at_once(type_: int, bodies: Sequence[bytes]) -> tuple[dict[str, pa.Array], 
         for column in _TYPED[RecordType(type_)]
         if column.field.name not in _AT_ONCE[type_]
     }
-    kind, ids = _groups(type_, messages, columns)
-    columns |= {"group_kind": pa.repeat(kind, len(bodies)), "group_id": ids}
+    if type_ not in CHANGES_NOTHING:
+        kind, ids = _groups(type_, messages, columns)
+        columns |= {"group_kind": pa.repeat(kind, len(bodies)), "group_id": ids}
     return columns, messages.odd
 
 
 def _groups(type_: int, messages: Messages, columns: dict[str, pa.Array]) -> tuple[str, pa.Array]:
     """Return kind and ids of the entity groups, like ``group_of``."""
-    if type_ == RecordType.PROGRESS:
-        return "progress", pa.repeat("", len(messages))
     if type_ == RecordType.KEY_VALUE:
         return "kv", messages.texts("key", optional=False)
     if type_ == RecordType.CONFIG:

@@ -24,9 +24,6 @@ from replay.request import JobRequest
 from replay.selection import select
 from replay.text import Field, format_time, listing, more, print_listings
 
-SAMPLES = ("applied", "progress")
-"""Kinds that change constantly: a diff of everything only counts them."""
-
 
 class Difference(msgspec.Struct, frozen=True):
     """An entity that differs between the two points.
@@ -51,22 +48,20 @@ class DiffResult(msgspec.Struct, frozen=True):
     """Result of the job.
 
     ``differences``: the first ones, by kind and key. ``counts``: kind -> change -> number, of all.
-    ``begin``: null for the empty log. ``left_out``: number of differing entities of the kinds in
-    SAMPLES, unless requested. ``origin``: the kind of cluster that wrote the log; "" for raftlog.
-    ``checkpoint``: where the fold started; null for the beginning of the log.
+    ``begin``: null for the empty log. ``origin``: the kind of cluster that wrote the log; "" for
+    raftlog. ``checkpoint``: where the fold started; null for the beginning of the log.
     """
 
     begin: Point | None
     end: Point
     differences: list[Difference]
     counts: dict[str, dict[str, int]]
-    left_out: dict[str, int]
     origin: str = ""
     checkpoint: StartingCheckpoint | None = None
 
     @property
     def total(self) -> int:
-        """Number of entities that differ, excluding ``left_out``."""
+        """Number of entities that differ."""
         return sum(sum(changes.values()) for changes in self.counts.values())
 
 
@@ -85,13 +80,9 @@ def run(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
     selection = None if request.key is None else select(*request.key)
     since = -1 if begin is None else begin.offset
     counts: dict[str, dict[str, int]] = {}
-    left_out: dict[str, int] = {}
     shown: list[Difference] = []
     for net in differing(export, pool, selection, since):
         kind, before, after = net["kind"], net["before"], net["after"]
-        if selection is None and kind in SAMPLES:
-            left_out[kind] = left_out.get(kind, 0) + 1
-            continue
         change = "created" if before is None else "deleted" if after is None else "changed"
         of_kind = counts.setdefault(kind, {})
         of_kind[change] = of_kind.get(change, 0) + 1
@@ -99,7 +90,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
             values = {"before": raw(before), "after": raw(after)}
             fields = field_changes(before, after)
             shown.append(Difference(**net | values, change=change, fields=fields))
-    return DiffResult(begin, end, shown, counts, left_out, checkpoint=starting_checkpoint(export))
+    return DiffResult(begin, end, shown, counts, checkpoint=starting_checkpoint(export))
 
 
 def render(result: DiffResult, console: Console) -> None:
@@ -134,6 +125,3 @@ def render(result: DiffResult, console: Console) -> None:
     console.print(f"{differ}{': ' if counts else ''}{counts}{rest}")
     if result.origin and result.differences:
         console.print(why_nobody(result.origin))
-    if result.left_out:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in result.left_out.items())
-        console.print(f"Left out, as they change constantly: {kinds} (name the kind to see them)")

@@ -22,7 +22,7 @@ from replay.kafka.records import KafkaRecord
 from replay.kernels.folding import entities
 
 _HEADER, _FOOTER = "SnapshotHeaderRecord", "SnapshotFooterRecord"
-_NOT_IN_THEM = {"leader", "progress"}
+_NOT_IN_THEM = {"leader"}
 """Kinds of entities that Kafka's snapshots do not contain."""
 _DEFAULT = ("zk_migration", 0)
 """A state that Kafka's snapshots contain even if no record ever set it."""

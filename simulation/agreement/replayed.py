@@ -28,7 +28,6 @@ from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
 from replay.engine.fold import fold, state_hashes
 from replay.export import open_export
-from replay.jobs.diff import SAMPLES
 from replay.kernels.findings import Finding
 from replay.kernels.folding import entities
 from replay.request import JobRequest
@@ -151,13 +150,12 @@ def _images(run: ExportedRun, offsets: set[int]) -> dict[int, Image]:
 
 
 def _differences(before: Image, after: Image) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the entities that differ between two images, without samples, as JSON."""
+    """Return the entities that differ between two images, as JSON."""
     one, other = (
         {
             # Not its number of partitions: these are entities of their own.
             (kind, key): to_json(NamedTopic(value.id, value.name) if kind == "topic" else value)
             for kind, key, value in entities(each)
-            if kind not in SAMPLES
         }
         for each in (before, after)
     )

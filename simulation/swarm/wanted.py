@@ -19,7 +19,7 @@ WANTED = (
     Wanted((), False),
     Wanted(("configs",), True),
     Wanted(("brokers", "topics", "leader"), False),
-    Wanted(("partitions", "configs/topic/", "progress", "clients", "client_results"), True),
+    Wanted(("partitions", "configs/topic/", "clients", "client_results"), True),
 )
 """Subscriptions by the number of the watcher, repeated."""
 

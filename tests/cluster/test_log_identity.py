@@ -1,6 +1,6 @@
 """Directories that were formatted again or restored from a copy."""
 
-import asyncio
+import json
 import shutil
 import signal
 import time
@@ -11,7 +11,6 @@ import pytest
 from cluster_kit import (
     PATIENCE_S,
     cluster_of,
-    committed_image,
     on_files,
     raftlog,
     succeed,
@@ -46,8 +45,9 @@ def _says_lost(cluster: LocalCluster, name: str) -> bool:
 
 
 def _is_told_to(cluster: LocalCluster, offset: int) -> bool:
-    progress = asyncio.run(committed_image(cluster)).progress
-    return progress is not None and progress.high_watermark > offset
+    dumped = raftlog("log dump --type PROGRESS --json", controllers=cluster).out
+    said = [json.loads(line)["record"]["high_watermark"] for line in dumped.splitlines()]
+    return max(said, default=0) > offset
 
 
 def consumed(cluster: LocalCluster) -> int:

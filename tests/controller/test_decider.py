@@ -157,20 +157,17 @@ def test_progress_is_written_at_most_once_an_interval_when_lao_has_passed_news()
         cell.now += 2
         cell.beat(1)
         assert cell.due(progress=True) == []
+    written = []
     for _ in range(3):
         cell.create(f"t{cell.pending.offset}", replication_factor=1)
         cell.beat(1)
-        cell.due()
-    recorded = cell.pending.snapshot().progress
-    assert recorded is not None
-    first = recorded.lowest_acknowledged_offset
+        written += cell.due(progress=True)
+    (first,) = (decision.records[0].message.lowest_acknowledged_offset for decision in written)
     assert first < cell.lao.lao, "the interval holds the next one back"
     assert cell.decider.due.next_deadline() <= cell.now + 1
     cell.now += 1.1
-    cell.due()
-    recorded = cell.pending.snapshot().progress
-    assert recorded is not None
-    assert recorded.lowest_acknowledged_offset == cell.lao.lao > first
+    (last,) = cell.due(progress=True)
+    assert last.records[0].message.lowest_acknowledged_offset == cell.lao.lao > first
 
 
 def test_lao_is_below_the_high_watermark_that_is_recorded_with_it() -> None:

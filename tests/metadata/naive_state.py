@@ -17,7 +17,6 @@ class NaiveState:
         self.brokers: dict[int, dict[str, Any]] = {}
         self.topics: dict[bytes, dict[str, Any]] = {}
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
-        self.applied: dict[int, dict[str, int]] = {}
         self.hostnames: dict[str, dict[str, Any]] = {}
         self.export_cursors: dict[str, dict[str, Any]] = {}
         self.acls: dict[bytes, dict[str, Any]] = {}
@@ -25,7 +24,6 @@ class NaiveState:
         self.leases: dict[int, dict[str, Any]] = {}
         self.imported: dict[tuple[str, str], int] = {}
         self.leader: dict[str, Any] | None = None
-        self.progress: dict[str, int] | None = None
         self.topics_made = 0
 
     def make(self, choice: int, n: int, offset: int, epoch: int) -> Record:
@@ -62,7 +60,6 @@ class NaiveState:
         """
         return {
             "leader": self.leader,
-            "progress": self.progress,
             "features": dict(sorted(self.features.items())),
             "brokers": [self.brokers[broker_id] for broker_id in sorted(self.brokers)],
             "topics": sorted(self.topics.values(), key=lambda topic: topic["name"]),
@@ -81,7 +78,6 @@ class NaiveState:
             "acls": [self.acls[id_] for id_ in sorted(self.acls)],
             "kv": [self.kv[key] for key in sorted(self.kv)],
             "leases": [self.leases[id_] for id_ in sorted(self.leases)],
-            "applied": [self.applied[broker_id] for broker_id in sorted(self.applied)],
             "imported": [
                 {"kind": kind, "key": key, "value": value}
                 for (kind, key), value in sorted(self.imported.items())
@@ -326,17 +322,9 @@ class NaiveState:
         return pb.LeaderChangeRecord(leader_id=n % 3, voters=[0, 1, 2])
 
     def _progress(self, n: int, offset: int, epoch: int) -> Any:
-        self.progress = {"lowest_acknowledged_offset": offset - 2, "high_watermark": offset}
-        ids = sorted({n % 4, (n >> 2) % 4})
-        for broker_id in ids:
-            self.applied[broker_id] = {
-                "broker_id": broker_id,
-                "broker_epoch": n % 9,
-                "offset": offset - 1,
-            }
         applied = [
             pb.AppliedOffset(broker_id=b, broker_epoch=n % 9, applied_offset=offset - 1)
-            for b in ids
+            for b in sorted({n % 4, (n >> 2) % 4})
         ]
         return pb.ProgressRecord(
             lowest_acknowledged_offset=offset - 2, high_watermark=offset, applied=applied

@@ -19,10 +19,10 @@ def test_empty_image_is_described_with_every_kind() -> None:
     described = image_to_dict(Image())
     assert (described.pop("offset"), described.pop("state_hash")) == (-1, "0" * 32)
     assert (described.pop("epoch"), described.pop("timestamp_ms")) == (0, 0)
-    assert [described.pop(one) for one in ("leader", "progress", "voters")] == [None] * 3
+    assert [described.pop(one) for one in ("leader", "voters")] == [None] * 2
     assert described.pop("features") == {}
     within = {"partitions", "client_results"}
-    others = {kind.plural for kind in KINDS} - within - {"leader", "progress", "voters", "features"}
+    others = {kind.plural for kind in KINDS} - within - {"leader", "voters", "features"}
     assert described == {key: [] for key in others - {""} | {"imported"}}
 
 

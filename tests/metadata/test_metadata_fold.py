@@ -28,6 +28,7 @@ from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import BLOCK, NO_REPLICAS, FoldError, Image, ImageDraft
 from raftlog.metadata.kinds import KINDS
 from raftlog.metadata.records import (
+    CHANGES_NOTHING,
     MESSAGES,
     ONLY_IN_SNAPSHOTS,
     Record,
@@ -352,7 +353,7 @@ def test_every_record_type_has_a_message_and_a_group() -> None:
     for type_, message in MESSAGES.items():
         if type_ not in ONLY_IN_SNAPSHOTS:
             # An imported record belongs to what it names; this one names nothing.
-            without = (RecordType.NO_OP, RecordType.RECOVERY, RecordType.IMPORTED)
+            without = CHANGES_NOTHING | {RecordType.IMPORTED}
             assert (group_of(type_, message(), 7) is None) == (type_ in without)
     assert group_of(RecordType.OPEN_CLIENT, pb.OpenClientRecord(), 7) == ("client", "7")
     assert group_of(RecordType.CLOSE_CLIENT, pb.CloseClientRecord(client_id=7), 9) == (

@@ -39,7 +39,7 @@ def indexes(image: Image) -> tuple:
 
 
 def same(one: Image, other: Image) -> bool:
-    singles = ("offset", "epoch", "timestamp_ms", "state_hash", "leader", "progress", "voters")
+    singles = ("offset", "epoch", "timestamp_ms", "state_hash", "leader", "voters")
     return (
         state(one) == state(other)
         and indexes(one) == indexes(other)

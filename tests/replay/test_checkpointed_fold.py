@@ -104,7 +104,7 @@ def test_time_and_offsets_inside_a_batch_select_the_same_state(exported: Path) -
 @pytest.mark.parametrize(
     "key",
     [("topic", ""), ("topic", "topic-9"), ("partition", "topic-3-0"), ("broker", "2"),
-     ("config", ""), ("config", "topic:topic-3"), ("client", ""), ("client_result", ""), ("acl", ""), ("leader", ""), ("applied", "")],
+     ("config", ""), ("config", "topic:topic-3"), ("client", ""), ("client_result", ""), ("acl", ""), ("leader", ""), ("voters", "")],
 )  # fmt: skip
 def test_answers_about_one_entity_equal_the_fold(exported: Path, key: tuple[str, str]) -> None:
     if key == ("client", ""):
@@ -196,7 +196,7 @@ SPARKS: list[tuple[str, dict[str, Any]]] = [
     ("diff", {"from_offset": 500, "key": ("topic", "topic-3")}),
     ("state", {"at_offset": 700}),
     ("state", {"at_offset": 650, "key": ("config", "topic:topic-3")}),
-    ("state", {"at_offset": 650, "key": ("applied", "2")}),
+    ("state", {"at_offset": 650, "key": ("broker", "2")}),
     ("history", {"from_offset": 700, "key": ("topic", "topic-3")}),
     ("history", {"from_offset": 500, "key": ("acl", "")}),
     ("summary", {}),

@@ -47,7 +47,7 @@ SELECTIONS: list[Question] = [
     ("history", {"key": ("broker", "1"), "limit": 4}),
     ("history", {"key": ("broker", "1"), "limit": 0}),
     ("history", {"key": ("client", "")}),
-    ("history", {"key": ("applied", "1")}),
+    ("history", {"key": ("config", "")}),
     ("history", {"key": ("acl", "")}),
 ]
 
