@@ -382,13 +382,12 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def replaced(self) -> dict[int, Replica]:
-        """Return the voters whose node runs as an observer with a different data directory."""
+        """Return the voters whose node runs with a different data directory."""
         return {
             voter.replica_id: voter
             for voter, node in self.voters()
             if node is not None
             and node.description is not None
-            and node.description.role == "observer"
             and node.description.directory_id
             and voter.replica_directory_id not in ("", node.description.directory_id)
         }

@@ -190,6 +190,9 @@ def _nobody_answers(survey: Survey) -> Iterator[Finding]:
     )
 
 
+_WITH_ITS_DISK = "Restart the nodes with the directories that have a vote, as told below."
+
+
 @rule
 def _no_leader(survey: Survey) -> Iterator[Finding]:
     best = survey.best
@@ -216,17 +219,21 @@ def _no_leader(survey: Survey) -> Iterator[Finding]:
     count = f"{len(alive)} of {len(voters)} voters answer{'s' if len(alive) == 1 else ''}"
     if len(alive) < needed:
         lost = lost_voters(survey, [node for _, node in voters if node and not node.description])
-        missing = [voter.replica_id for voter, _ in voters if voter.replica_id not in alive]
+        missing = [
+            voter.replica_id
+            for voter, _ in voters
+            if voter.replica_id not in alive and voter.replica_id not in survey.replaced
+        ]
         short = needed - len(alive)
         some = "one" if short == 1 else str(short)
-        whom = nodes(missing) if short == len(missing) else f"{some} of {nodes(missing)}"
+        whom = nodes(missing) if short >= len(missing) else f"{some} of {nodes(missing)}"
         founds = needed > majority
         yield down(
             "NO_QUORUM",
             f"No leader: {count}, but {needed} are needed{' to found a quorum' if founds else ''}"
             f"{'; ' + lost if lost else ''}.",
             _NO_WRITES,
-            f"Start {whom}{ended_first(survey, missing)}."
+            (f"Start {whom}{ended_first(survey, missing)}." if missing else _WITH_ITS_DISK)
             + (
                 " All configured voters must be up together once before a new quorum accepts "
                 "writes: docs/deployment.md, Formatting."
@@ -427,7 +434,7 @@ def _other_directories(survey: Survey) -> Iterator[Finding]:
         yield degraded(
             "VOTER_REPLACED",
             f"Node {node_id} runs with a different data directory than that of the voter "
-            f"({voter.replica_directory_id}): it follows as an observer.",
+            f"({voter.replica_directory_id}), so it has no vote.",
             f"It does not count for a majority. {how_many_left(survey)}.",
             "If the voter's directory still exists (on a disk that is not mounted), restart the "
             "node with it. If it is lost: docs/operations.md, Replacing a controller's disk, from "

@@ -428,6 +428,9 @@ async def test_peer_of_another_cluster_does_not_count_as_reached() -> None:
     stage.ask(10)
     stage.answer(dialer, dialer.link, 10, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     assert "does not accept this node's certificate" in stage.peer.reach().reason
+    stage.ask(11)
+    stage.answer(dialer, dialer.link, 11, ErrorCode.INVALID_VOTER_KEY)
+    assert "another data directory than the voter" in stage.peer.reach().reason
     dialer.lose()
     dialer.open()
     assert stage.peer.reach().is_reached, "another link, and perhaps another process"

@@ -248,9 +248,11 @@ _REFUSALS = {
     " compare node.principal.rule there with tls.certificate.file on this node",
     int(ErrorCode.DIRECTORY_SET_BACK): "it knows later starts of this node's data directory, which"
     " is an older copy (DIRECTORY_SET_BACK)",
+    int(ErrorCode.INVALID_VOTER_KEY): "it runs with another data directory than the voter that this"
+    " node knows, so it does not vote (INVALID_VOTER_KEY)",
 }
-"""Errors whose sender does not count as reached [a node of another cluster reported that 3 of 3
-voters could be reached, which is enough for an election].
+"""Errors whose sender does not count as reached [a node of another cluster, and a voter whose disk
+was replaced, each reported that 3 of 3 voters could be reached, which is enough for an election].
 """
 
 
