@@ -146,12 +146,11 @@ def test_id_request_fails_at_once_when_an_operator_must_decide(code: ErrorCode) 
     one = seeker()
     one.poll(10.0)
     one.failed(refusal(code, outcome_unknown=True), 10.0)
-    results = [one.result]
+    before: Any = one.result
+    assert before is None
     one.failed(refusal(code), 11.0)
-    results.append(one.result)
-    assert results[0] is None
-    assert isinstance(results[1], Exit)
-    assert not results[1].clean
+    assert isinstance(one.result, Exit)
+    assert not one.result.clean
     assert "because" in one.result.reason
 
 

@@ -22,17 +22,28 @@ from simulation.twins.loop import run
 
 
 class Stream:
-    """A client that sends raw requests, and records the responses."""
+    """A client that sends raw requests, the first of them on each new link, and records the
+    responses.
+    """
 
-    def __init__(self, cluster: Cluster, broker: BrokerService) -> None:
-        self.responses: list[pb.WatchManyResponse] = []
+    def __init__(
+        self,
+        cluster: Cluster,
+        broker: BrokerService,
+        *first: pb.WatchRequest,
+        of: Conversation = Conversation.WATCH_MANY,
+    ) -> None:
+        self.first = first
+        self.responses: list[Any] = []
         self.link: Link | None = None
         self.gone = 0
         transport = cluster.network.transport_for(f"raw{cluster.loop.time()}")
-        self.dialer = transport.dial(broker.address, Conversation.WATCH_MANY, self)
+        self.dialer = transport.dial(broker.address, of, self)
 
     def opened(self, link: Link) -> None:
         self.link = link
+        for request in self.first:
+            link.send(request)
 
     def received(self, link: Link, messages: Any) -> None:
         self.responses += messages
@@ -337,34 +348,6 @@ async def test_closing_a_watch_ends_its_waiting_reads_and_keeps_its_token(cluste
 # --- What a broker answers to clients of Watch that say what they like ---------------------------
 
 
-class Raw:
-    """A client that sends raw requests."""
-
-    def __init__(self, *requests: pb.WatchRequest) -> None:
-        self.requests = requests
-        self.responses: list[pb.WatchResponse] = []
-        self.links: list[Link] = []
-        self.gone = 0
-
-    def opened(self, link: Link) -> None:
-        self.links.append(link)
-        for request in self.requests:
-            link.send(request)
-
-    def received(self, link: Link, messages: Any) -> None:
-        self.responses += messages
-
-    def closed(self, link: Link, reason: str) -> None:
-        self.gone += 1
-
-
-def raw(cluster: Cluster, broker: BrokerService, *requests: pb.WatchRequest) -> Raw:
-    client = Raw(*requests)
-    transport = cluster.network.transport_for(f"raw{cluster.loop.time()}")
-    transport.dial(broker.address, Conversation.WATCH, client)
-    return client
-
-
 @scenario(on_cluster)
 async def test_invalid_requests_end_their_call(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
@@ -378,11 +361,11 @@ async def test_invalid_requests_end_their_call(cluster: Cluster) -> None:
         ((pb.WatchRequest(progress_interval_ms=-1),), "progress_interval_ms"),
         ((begin, begin), ""),
     ):
-        client = raw(cluster, broker, *requests)
+        client = Stream(cluster, broker, *requests, of=Conversation.WATCH)
         await asyncio.sleep(1)
         error = client.responses[-1].error
         assert (error.error_code, error.field) == (ErrorCode.INVALID_REQUEST, field)
-        client.requests = ()
+        client.first = ()
         await asyncio.sleep(10)
         assert client.gone >= 1
         assert len(broker.watches.hub) == 0

@@ -102,12 +102,6 @@ def alone(**fields: Any) -> Stand:
     return Stand(image=first_image(partition(isr=(ME,), **fields)))
 
 
-def test_no_partition_is_unserved_when_the_leader_can_serve() -> None:
-    stand = alone()
-    assert counts(stand) == {}
-    assert stand.core.unserved(stand.now, low_space=False).example == ""
-
-
 def test_partition_with_its_log_ahead_of_the_metadata_is_unserved_until_its_epoch_rises() -> None:
     stand = Stand(
         recovered(3, (5, 0)),

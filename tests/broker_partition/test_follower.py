@@ -75,10 +75,6 @@ def test_first_fetch_names_its_sender_its_leader_and_its_positions() -> None:
     assert (link.leader_id, link.endpoint) == (LEADER, "localhost:9002")
 
 
-def test_empty_log_is_fetched_without_a_last_epoch() -> None:
-    assert Follower().positions() == [(0, -1, 5)]
-
-
 def test_follower_stops_storing_without_disk_space_and_continues_when_there_is_some() -> None:
     stand = Follower()
     stand.do(ev.SpaceChanged(low=True))
@@ -128,14 +124,6 @@ def test_records_that_do_not_continue_the_log_are_fetched_again(records: bytes) 
     stand.after(0.3)
     assert stand.positions() == [(0, -1, 5)]
     assert stand.core.counters()["FailedReplicaFetches"] == 1
-
-
-def test_truncation_goes_epoch_by_epoch_until_the_logs_agree() -> None:
-    """The leader's log: epoch 1 to 4, then epoch 4. The follower's: 1 to 6, 2 to 8, 3 to 10."""
-    stand = Follower(recovered(10, (1, 0), (2, 6), (3, 8)))
-    (cut,) = of_kind(stand.answer(diverging(1, 4)), ev.Truncate)
-    assert cut.end_offset == 4
-    assert stand.positions() == [(4, 1, 5)]
 
 
 def test_log_is_truncated_to_an_own_epoch_boundary_when_it_lacks_the_diverging_epoch() -> None:

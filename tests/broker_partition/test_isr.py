@@ -15,7 +15,7 @@ from replica_kit import (
 )
 
 from broker.partition import events as ev
-from broker.partition.isr import FollowerState, IsrState, Kind, Proposal
+from broker.partition.isr import FollowerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -490,21 +490,6 @@ def test_uncleanly_elected_leader_reports_its_recovery() -> None:
 
 
 # --- the parts ----------------------------------------------------------------------------------
-
-
-def test_maximal_isr_includes_a_proposed_expansion() -> None:
-    state = IsrState((1, 2), 5)
-    state.propose(Proposal(Kind.EXPAND, ((1, 0), (2, 0), (3, 0)), 5))
-    assert list(state.maximal) == [1, 2, 3]
-    state.withdraw(((1, 0), (2, 0)))
-    assert list(state.maximal) == [1, 2, 3]
-    assert not state.commit((1,), 5)
-    assert state.commit((1, 2), 6)
-    assert (state.maximal, state.proposal) == ((1, 2), None)
-    state.propose(Proposal(Kind.SHRINK, ((1, 0),), 6))
-    assert state.maximal == (1, 2)
-    state.revert()
-    assert state.maximal == (1, 2)
 
 
 def test_follower_end_never_decreases_within_one_broker_epoch() -> None:

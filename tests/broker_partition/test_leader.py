@@ -125,11 +125,6 @@ def test_new_leader_knows_no_high_watermark_until_all_isr_members_have_fetched()
     assert stand.high_watermark == 4
 
 
-def test_leader_alone_in_the_isr_waits_for_no_follower() -> None:
-    stand = Stand(recovered(10), image=first_image(partition(isr=(1,))))
-    assert stand.high_watermark == 10
-
-
 def test_high_watermark_does_not_decrease(stand: Stand) -> None:
     stand.produce("a", "b")
     stand.followers_fetch(2)

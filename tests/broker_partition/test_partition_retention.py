@@ -134,14 +134,6 @@ def test_leader_drops_old_records_and_reports_its_log_start() -> None:
     assert starts(due(stand, 9_000_000)) == [], "the newest batch stays"
 
 
-def test_leader_drops_records_above_the_size_limit() -> None:
-    stand = leading(*"abcdef")
-    stand.config(TOPIC_TYPE, TOPIC, retention_bytes=str(3 * len(chunk(0, 5, "a"))))
-    assert starts(due(stand)) == [3]
-    stand.produce("g")
-    assert starts(due(stand)) == [4]
-
-
 def test_restarted_leader_continues_with_the_timestamps_of_its_log() -> None:
     runs = LogRuns([Run(3, 1_000_005, 100)], 2)
     found = RecoveredPartition(KEY, 0, 3, ((1, 0),), runs)

@@ -279,12 +279,6 @@ def unreported(stand: Stand) -> bool:
     return stand.core.has_unreported
 
 
-def test_partition_with_a_leader_is_not_reported() -> None:
-    stand = Stand(recovered(5, (2, 0)), image=first_image(partition(leader_epoch=3)))
-    assert reports(stand) == []
-    assert not unreported(stand)
-
-
 def test_partition_without_a_leader_is_reported_again_until_it_has_one() -> None:
     stand = Stand(recovered(5, (2, 0)), image=first_image(partition(leader_epoch=3)))
     stand.change(isr=(), leader=-1, leader_epoch=4)

@@ -17,13 +17,12 @@ from command_runs import run_text
 from scenarios import scenario
 from structlog.testing import capture_logs
 from tls_files import issue
-from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
+from transport_worlds import LIMITS, Recorder, World, connect, echo, run_real, until
 
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport import probe
 from raftlog.transport.api import Conversation, LinkClosedError, Probe
 from raftlog.transport.grpc_server import GrpcServerTransport
-from raftlog.transport.rpc_client import RpcClient
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -152,48 +151,6 @@ asyncio.run(main())
     ran = run_text([sys.executable, "-c", program], timeout=20)
     why = "the host name silent.example does not resolve: no name server has answered within 0.05 s"
     assert (ran.returncode, ran.stdout) == (0, f"Probe.SILENT\n{why}\n"), ran.stderr
-
-
-@scenario(run_real)
-async def test_server_killed_under_a_link_is_detected_and_redialed(world: World) -> None:
-    program = """
-import asyncio, sys
-sys.path.insert(0, "tests/transport")
-from transport_worlds import Recorder, echo
-from raftlog.transport.api import Conversation
-from raftlog.transport.grpc_server import GrpcServerTransport
-
-async def main():
-    listener = await GrpcServerTransport().listen(sys.argv[1], {Conversation.CONTROLLER: Recorder(echo).accept})
-    print(listener.address, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-    def start(address: str) -> tuple[subprocess.Popen[str], str]:
-        root = Path(__file__).parents[2]
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, address], cwd=root, stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        return process, process.stdout.readline().strip()
-
-    process, address = await asyncio.to_thread(start, "127.0.0.1:0")
-    try:
-        caller = RpcClient(world.client, address, Conversation.CONTROLLER)
-        assert (await caller.call(request(), 30)).correlation_id == 1
-        process.kill()
-        await until(lambda: not caller.connected)
-        process.wait()
-        assert await world.client.probe(address, 10) is Probe.REFUSED
-        process.stdout.close()
-        process, _ = await asyncio.to_thread(start, address)
-        assert (await caller.call(request(), 30)).correlation_id == 2
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @scenario(run_real)

@@ -201,14 +201,6 @@ def channel(address: str, tls: TlsConfig | None) -> Any:
     return grpc.aio.secure_channel(address, tls.channel_credentials())
 
 
-@scenario(played, {"A": ListenerSecurity()})
-async def test_conversation_that_a_listener_lacks_is_unimplemented_there(stage: Stage) -> None:
-    address = await stage.listen("A")
-    async with grpc.aio.insecure_channel(address) as channel:
-        stream = channel.stream_stream(Conversation.QUORUM.value)()
-        assert await stream.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 def test_connections_of_all_listeners_share_one_limit() -> None:
     """Each has its share, so that a flood of clients leaves room for nodes."""
 

@@ -23,7 +23,6 @@ from transport_worlds import (
 from raftlog.bounds import ITEMS_A_SLICE
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Probe
-from raftlog.transport.rpc_client import RpcClient
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
@@ -330,33 +329,6 @@ async def test_dialer_closed_while_connecting_reports_nothing(world: World) -> N
         dialer.close()
     await until(lambda: len(server.reasons) == len(server.links))
     assert client.events.count("opened") == client.events.count("closed")
-
-
-@scenario("run")
-async def test_restarted_server_is_called_again_and_sent_calls_are_unknown(world: World) -> None:
-    silent = Recorder()
-    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: silent.accept})
-    caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)
-    in_flight = caller.call(request(), 30)
-    await until(lambda: silent.ids)
-    await listener.close()
-    with pytest.raises(ApiError) as caught:
-        await in_flight
-    assert (caught.value.code, caught.value.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
-    assert not caller.connected
-
-    waiting = caller.call(request(), 30)
-    await world.server.listen(listener.address, {Conversation.CONTROLLER: Recorder(echo).accept})
-    assert (await waiting).correlation_id == 2
-    assert caller.connected
-
-
-@scenario("run")
-async def test_call_without_a_connection_fails_definitely_at_its_deadline(world: World) -> None:
-    caller = RpcClient(world.client, world.nowhere, Conversation.CONTROLLER)
-    with pytest.raises(ApiError) as caught:
-        await caller.call(request(), 0.05)
-    assert (caught.value.code, caught.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
 
 
 @scenario("run")

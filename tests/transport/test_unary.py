@@ -2,6 +2,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 from scenarios import scenario
 from structlog.testing import capture_logs
 from transport_worlds import Recorder, World, echo, run_real
@@ -50,6 +51,10 @@ def controller_test(
     run_real(scenario)
 
 
+def creation(stub: Any) -> Any:
+    return stub.CreateTopics(controller_pb2.CreateTopicsRequest())
+
+
 async def refused(call: Any) -> tuple[Any, common_pb2.Error, dict[str, Any]]:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
@@ -60,43 +65,28 @@ async def refused(call: Any) -> tuple[Any, common_pb2.Error, dict[str, Any]]:
 def test_each_method_uses_its_own_body() -> None:
     asked: list[str] = []
 
-    async def answer(
-        item: controller_pb2.ControllerRequest, _: Caller
-    ) -> controller_pb2.ControllerResponse:
+    async def answer(item: Any, _: Caller) -> controller_pb2.ControllerResponse:
         body = item.WhichOneof("body")
-        assert body is not None
         asked.append(body)
         response = controller_pb2.ControllerResponse()
         getattr(response, body).SetInParent()
-        if body == "create_topics":
-            response.create_topics.topics.add(name=item.create_topics.topics[0].name)
+        for topic in item.create_topics.topics:
+            response.create_topics.topics.add(name=topic.name)
         return response
 
     async def test(stub: Any) -> None:
-        request = controller_pb2.CreateTopicsRequest(
-            topics=[controller_pb2.CreatableTopic(name="orders")]
-        )
-        created = await stub.CreateTopics(request)
+        topics = [controller_pb2.CreatableTopic(name="orders")]
+        created = await stub.CreateTopics(controller_pb2.CreateTopicsRequest(topics=topics))
         assert [topic.name for topic in created.topics] == ["orders"]
-        for method, body in (
-            ("RegisterBroker", "register_broker"),
-            ("UnregisterBroker", "unregister_broker"),
-            ("BrokerHeartbeat", "broker_heartbeat"),
-            ("AlterPartition", "alter_partition"),
-            ("DeleteTopics", "delete_topics"),
-            ("IncrementalAlterConfigs", "incremental_alter_configs"),
-            ("DescribeBrokers", "describe_brokers"),
-        ):
-            answered = await getattr(stub, method)(getattr(controller_pb2, f"{method}Request")())
-            assert isinstance(answered, getattr(controller_pb2, f"{method}Response"))
-            assert asked[-1] == body
+        bodies = controller_pb2.ControllerRequest.DESCRIPTOR.fields_by_name
+        for method in (one for one in CONTROLLER.methods if not one.client_streaming):
+            answered = await getattr(stub, method.name)(GetMessageClass(method.input_type)())
+            assert isinstance(answered, GetMessageClass(method.output_type))
+            assert bodies[asked[-1]].message_type is method.input_type
         # The stream of the same service is served beside them.
         stream = stub.Converse()
-        await stream.write(
-            controller_pb2.ControllerRequests(
-                requests=[controller_pb2.ControllerRequest(correlation_id=3)]
-            )
-        )
+        item = controller_pb2.ControllerRequest(correlation_id=3)
+        await stream.write(controller_pb2.ControllerRequests(requests=[item]))
         assert (await stream.read()).responses[0].correlation_id == 3
         stream.cancel()
 
@@ -121,9 +111,7 @@ async def test_refused_unary_call_is_counted(world: World) -> None:
 def test_clients_deadline_becomes_the_requests_timeout() -> None:
     timeouts: list[int] = []
 
-    async def answer(
-        item: controller_pb2.ControllerRequest, _: Caller
-    ) -> controller_pb2.ControllerResponse:
+    async def answer(item: Any, _: Caller) -> controller_pb2.ControllerResponse:
         timeouts.append(item.timeout_ms)
         return controller_pb2.ControllerResponse()
 
@@ -149,9 +137,7 @@ def test_error_is_a_status_with_the_whole_error_attached(raised: bool) -> None:
         return controller_pb2.ControllerResponse(error=error_to_wire(error))
 
     async def test(stub: Any) -> None:
-        status, wire_error, metadata = await refused(
-            stub.CreateTopics(controller_pb2.CreateTopicsRequest())
-        )
+        status, wire_error, metadata = await refused(creation(stub))
         assert status is grpc.StatusCode.INVALID_ARGUMENT
         assert wire_error == error_to_wire(error)
         assert LEADER_METADATA_KEY not in metadata
@@ -167,9 +153,7 @@ def test_not_controller_names_the_leader() -> None:
         )
 
     async def test(stub: Any) -> None:
-        status, error, metadata = await refused(
-            stub.CreateTopics(controller_pb2.CreateTopicsRequest())
-        )
+        status, error, metadata = await refused(creation(stub))
         assert status == grpc.StatusCode.FAILED_PRECONDITION
         assert error.error_code == ErrorCode.NOT_CONTROLLER
         assert metadata[LEADER_METADATA_KEY] == "2"
@@ -195,9 +179,7 @@ def test_unexpected_exception_is_logged_and_its_outcome_unknown() -> None:
 
     async def test(stub: Any) -> None:
         with capture_logs() as logs:
-            status, error, _ = await refused(
-                stub.CreateTopics(controller_pb2.CreateTopicsRequest())
-            )
+            status, error, _ = await refused(creation(stub))
         assert status is grpc.StatusCode.INTERNAL
         assert error.outcome_unknown
         assert "secret" not in error.error_message
@@ -208,22 +190,17 @@ def test_unexpected_exception_is_logged_and_its_outcome_unknown() -> None:
 
 @scenario(run_real)
 async def test_explicit_handlers_serve_methods_without_a_body(world: World) -> None:
-    async def describe(
-        request: quorum_pb2.DescribeQuorumRequest, _: Caller
-    ) -> quorum_pb2.DescribeQuorumResponse:
+    async def describe(request: Any, _: Caller) -> quorum_pb2.DescribeQuorumResponse:
         if request.cluster_id == "other":
             raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, "not ours", field="cluster_id")
         return quorum_pb2.DescribeQuorumResponse(node_id=3)
 
-    async def write(
-        request: controller_pb2.ControllerRequest, _: Caller
-    ) -> controller_pb2.ControllerResponse:
+    async def write(request: Any, _: Caller) -> controller_pb2.ControllerResponse:
         return controller_pb2.ControllerResponse(correlation_id=request.correlation_id)
 
-    async def read(item: broker_pb2.BrokerRequest, _: Caller) -> broker_pb2.BrokerResponse:
-        return broker_pb2.BrokerResponse(
-            describe_cluster=broker_pb2.DescribeClusterResponse(cluster_id="c1")
-        )
+    async def read(_: Any, __: Caller) -> broker_pb2.BrokerResponse:
+        described = broker_pb2.DescribeClusterResponse(cluster_id="c1")
+        return broker_pb2.BrokerResponse(describe_cluster=described)
 
     handlers = [
         unary_handler(
@@ -233,19 +210,15 @@ async def test_explicit_handlers_serve_methods_without_a_body(world: World) -> N
     ]
     listener = await world.server.listen(world.bind, {}, extra_handlers=handlers)
     async with grpc.aio.insecure_channel(listener.address) as channel:
-        quorum, broker = (quorum_pb2_grpc.QuorumStub(channel), broker_pb2_grpc.BrokerStub(channel))
+        quorum, broker = quorum_pb2_grpc.QuorumStub(channel), broker_pb2_grpc.BrokerStub(channel)
         assert (await quorum.DescribeQuorum(quorum_pb2.DescribeQuorumRequest())).node_id == 3
-        status, error, _ = await refused(
-            quorum.DescribeQuorum(quorum_pb2.DescribeQuorumRequest(cluster_id="other"))
-        )
-        assert status is grpc.StatusCode.FAILED_PRECONDITION
-        assert error.field == "cluster_id"
-        assert (
-            await broker.Write(controller_pb2.ControllerRequest(correlation_id=9))
-        ).correlation_id == 9
-        assert (
-            await broker.DescribeCluster(broker_pb2.DescribeClusterRequest())
-        ).cluster_id == "c1"
+        other = quorum_pb2.DescribeQuorumRequest(cluster_id="other")
+        status, error, _ = await refused(quorum.DescribeQuorum(other))
+        assert (status, error.field) == (grpc.StatusCode.FAILED_PRECONDITION, "cluster_id")
+        written = await broker.Write(controller_pb2.ControllerRequest(correlation_id=9))
+        assert written.correlation_id == 9
+        described = await broker.DescribeCluster(broker_pb2.DescribeClusterRequest())
+        assert described.cluster_id == "c1"
 
 
 def test_unserved_method_is_a_programming_error() -> None:
@@ -267,11 +240,8 @@ def test_every_error_has_a_status_and_round_trips() -> None:
         back = error_from_wire(
             error_to_wire(ApiError(code, "m", field="f", outcome_unknown=True)), leader_id=4
         )
-        assert back.code == code
-        assert back.message == "m"
-        assert back.field == "f"
-        assert back.outcome_unknown
-        assert back.leader_id == 4
+        assert (back.code, back.message, back.field) == (code, "m", "f")
+        assert (back.outcome_unknown, back.leader_id) == (True, 4)
     strange = error_from_wire(common_pb2.Error(error_code=4242, error_message="m"))
     assert strange.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "4242" in strange.message
