@@ -76,10 +76,18 @@ def _both(*path: str) -> tuple[Path, Path]:
 def _observers(index: int, count: int) -> tuple[Figure, ...]:
     applied, theirs = "last_applied_from_send_ms", ("last_from_send_ms", str(count))
     return (
-        Figure(f"the last of {count} brokers, p50 ms", (index, applied, "p50"), (*theirs, "p50")),
-        Figure(f"the last of {count} brokers, p99 ms", (index, applied, "p99"), (*theirs, "p99")),
         Figure(
-            f"all {count} brokers know that LAO covers it, p50 ms",
+            f"arrival at the last of {count} brokers, p50 ms",
+            (index, applied, "p50"),
+            (*theirs, "p50"),
+        ),
+        Figure(
+            f"arrival at the last of {count} brokers, p99 ms",
+            (index, applied, "p99"),
+            (*theirs, "p99"),
+        ),
+        Figure(
+            f"until all {count} brokers know that LAO covers it, p50 ms",
             (index, "all_told_from_send_ms", "p50"),
         ),
         *(
@@ -90,7 +98,7 @@ def _observers(index: int, count: int) -> tuple[Figure, ...]:
             )
             for who, key in (
                 ("the servers", "servers"),
-                ("writer and brokers (etcd: watchers)", "client"),
+                ("the writer and the brokers", "client"),
             )
         ),
     )
@@ -117,7 +125,7 @@ def _watchers(
             Figure(f"{of}: {label}", (index, key), (theirs, key))
             for label, key in (
                 (
-                    "CPU of the brokers (etcd: members), µs per delivered change",
+                    "CPU of the brokers, µs per delivered change",
                     "cpu_us_per_delivery",
                 ),
                 ("memory, kB per watcher", "memory_kb_per_watcher"),
@@ -131,11 +139,13 @@ def _own_keys(index: int, count: int) -> tuple[Figure, ...]:
     of, key = f"{count:,} watchers, each of a different key", "first_from_send_ms"
     return (
         *(
-            Figure(f"{of}: its only watcher, {name} ms", (index, key, name), ("own", key, name))
+            Figure(
+                f"{of}: the key's only watcher, {name} ms", (index, key, name), ("own", key, name)
+            )
             for name in ("p50", "p99")
         ),
         Figure(
-            f"{of}: CPU of the brokers (etcd: members), µs per change",
+            f"{of}: CPU of the brokers, µs per change",
             (index, "cpu_us_per_delivery"),
             ("own", "cpu_us_per_delivery"),
         ),
@@ -165,7 +175,7 @@ def _leases() -> tuple[Figure, ...]:
         ]
     for label, step, key in (
         ("a lock without contention: acquire", "lock", "acquire_ms"),
-        ("release", "lock", "release_ms"),
+        ("a lock without contention: release", "lock", "release_ms"),
         ("a lock with 50 contenders: from release to the next holder", "hand-over", "hand_over_ms"),
         (
             "an election with a lease of 2 s: from the leader's death to the next leader",
@@ -197,7 +207,7 @@ def _requests(index: int, label: str) -> tuple[Figure, ...]:
 
 def _partitions() -> tuple[Figure, ...]:
     return (
-        Figure("partitions/s to the reply", (0, "partitions_per_s_to_reply")),
+        Figure("partitions/s until the reply", (0, "partitions_per_s_to_reply")),
         Figure(
             "partitions/s until all brokers have applied them", (0, "partitions_per_s_everywhere")
         ),
@@ -206,14 +216,14 @@ def _partitions() -> tuple[Figure, ...]:
 
 def _scale() -> tuple[Figure, ...]:
     named = {
-        "created_partitions_per_s": "created, partitions/s",
+        "created_partitions_per_s": "partitions created per second",
         "log_bytes_per_partition": "log, bytes per partition",
         "snapshot_bytes_per_partition": "snapshot, bytes per partition",
         "restart_one_until_high_watermark_s": "one controller restarted, until it knows the "
         "high watermark, s",
         "restart_one_until_image_s": "one controller restarted, until its image is complete, s",
-        "kill_all_restart_until_write_s": "all controllers killed and restarted, until a write, s",
-        "broker_start_until_unfenced_s": "a new broker until unfenced, s",
+        "kill_all_restart_until_write_s": "all controllers killed and restarted, until a write is acknowledged, s",
+        "broker_start_until_unfenced_s": "a new broker, from its start until it is unfenced, s",
     }
     bytes_of = (
         Figure(
@@ -228,10 +238,14 @@ def _scale() -> tuple[Figure, ...]:
 
 def _broker_lives() -> tuple[Figure, ...]:
     found: list[Figure] = []
-    for index, way in enumerate(("kill -9", "kill -9 and back at once", "SIGTERM")):
+    for index, way in enumerate(("kill -9", "kill -9 and an immediate restart", "SIGTERM")):
         if index != 1:
-            found += _spread(index, "until_out_ms", f"{way}: until another broker shows it fenced")
-        found += _spread(index, "up_until_unfenced_ms", f"{way}: from its start until unfenced")
+            found += _spread(
+                index, "until_out_ms", f"after {way}, until another broker shows it as fenced"
+            )
+        found += _spread(
+            index, "up_until_unfenced_ms", f"after {way}, from its restart until it is unfenced"
+        )
     return tuple(found)
 
 
@@ -244,11 +258,13 @@ def _heartbeats() -> tuple[Figure, ...]:
 
 def _records() -> tuple[Figure, ...]:
     found = []
-    for index, shape in enumerate(("1", "64", "1,000", "1,000 of 1,000 bytes")):
+    for index, shape in enumerate(
+        ("1 in flight", "64 in flight", "1,000 in flight", "1,000 in flight, of 1,000 bytes each")
+    ):
         found += [
-            Figure(f"{shape} in flight: records/s", (index, "records/s")),
-            Figure(f"{shape} in flight: p50 ms", (index, "ms", "p50")),
-            Figure(f"{shape} in flight: p99 ms", (index, "ms", "p99")),
+            Figure(f"{shape}: records/s", (index, "records/s")),
+            Figure(f"{shape}: p50 ms", (index, "ms", "p50")),
+            Figure(f"{shape}: p99 ms", (index, "ms", "p99")),
         ]
     return tuple(found)
 
@@ -271,13 +287,13 @@ ENTRIES: dict[str, Entry] = {
         repeated=True,
     ),
     "w5": Entry(
-        "a write every 10 ms, from sending to arrival at N brokers (etcd: watchers)",
+        "a write every 10 ms; times since it was sent (etcd: watchers instead of brokers)",
         "w5",
         (*_observers(0, 3), *_observers(1, 30), *_observers(2, 100)),
         seconds_factor=2.0,
     ),
     "w6": Entry(
-        "the leader dies while a writer retries; time to the first write in a new epoch",
+        "the leader dies while a writer retries; time until the first write in a new epoch",
         "w6",
         (
             *_spread(0, "signal_to_first_write_ms", "kill -9", "gap_ms"),
@@ -330,13 +346,13 @@ ENTRIES: dict[str, Entry] = {
         _partitions(),
     ),
     "k4": Entry(
-        "one write at 20/s, three brokers",
+        "three brokers and 20 writes/s; times since a write was sent",
         "k4",
         _observers(0, 3),
     ),
     "k6": Entry("a broker stops and returns (session timeout 9 s)", "k6", _broker_lives(), inner=3),
     "watch": Entry(
-        "watchers of one prefix on three brokers (etcd: members), from a write to its arrival",
+        "watchers of one prefix on three brokers (etcd: three members); times from a write to its arrival",
         "watch",
         (
             *(*_watchers(0, 10), *_watchers(1, 1_000), *_watchers(2, 10_000)),
@@ -347,7 +363,7 @@ ENTRIES: dict[str, Entry] = {
         ),
     ),
     "leases": Entry(
-        "leases of 10 s, locks and elections of the client library (etcd: of its Go client)",
+        "leases of 10 s, locks and elections of the client library (etcd: its Go client)",
         "leases",
         _leases(),
     ),

@@ -71,7 +71,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], better: str) -> str:
 
 
 def rows(name: str, entry: Entry, measured: Measured) -> list[Row]:
-    """Return the rows of one workload; only the first row names it."""
+    """Return the rows of one workload; the first row has its name and title."""
     found: list[Row] = [
         ("", figure.label, *_cells(figure, measured))
         for figure in entry.figures
@@ -84,10 +84,7 @@ def rows(name: str, entry: Entry, measured: Measured) -> list[Row]:
         found.append(("", "runs that failed", failed[0], failed[1], ""))
     if not found:
         found.append(("", "nothing was measured", "", "", ""))
-    return [
-        (name if index == 0 else "", f"{entry.title}: {row[1]}" if index == 0 else row[1], *row[2:])
-        for index, row in enumerate(found)
-    ]
+    return [(name, f"**{entry.title}**", "", "", ""), *found]
 
 
 def _times_the_floor(figure: Figure, measured: Measured) -> Row:
@@ -96,7 +93,7 @@ def _times_the_floor(figure: Figure, measured: Measured) -> Row:
         for side, path in ((measured.ours, figure.ours), (measured.theirs, figure.theirs))
     )
     floor = number(median([*measured.ours.floors, *measured.theirs.floors]))
-    label = f"{figure.label.removesuffix(' ms')}, times the floor of {floor} ms"
+    label = f"{figure.label.removesuffix(' ms')} as a multiple of the floor of {floor} ms"
     return "", label, cell(ours), cell(theirs), ratio(ours, theirs, figure.better)
 
 

@@ -19,7 +19,7 @@ links, gRPC.
 """
 
 NODE: Stages = {
-    "intake and parse": (
+    "receive and parse": (
         "raftlog.transport.conversations:RequestsWire.decode",
         "raftlog.transport.conversations:RepeatedWire.cut",
         "raftlog.transport.conversations:SingleWire.decode",
@@ -44,7 +44,7 @@ NODE: Stages = {
         "controller.state.epoch_log:ChunkBuilder.add_group",
         "controller.state.epoch_log:ChunkBuilder.end",
     ),
-    "round": (
+    "commit round": (
         "raftlog.node.replica.replica:Replica._step",
         "raftlog.node.replica.replica:Replica.answered",
         "raftlog.node.replica.replica:Replica.propose",
@@ -74,7 +74,7 @@ CLIENT: Stages = {
         "raftlog.transport.conversations:RepeatedWire.decode",
         "raftlog.transport.links:BaseLink.deliver",
     ),
-    "resolve": (
+    "complete the call": (
         "raftlog.transport.rpc_client:RpcClient.received",
         "raftlog.client.router:RoutedCall.set_result",
     ),
