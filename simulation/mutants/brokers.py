@@ -62,7 +62,7 @@ MUTANTS = (
     by_seeds("gone-by-broken-link", "a broker whose connection broke is considered dead, whatever the state of its listener", configs.DYING,
         ("service.upkeep:BrokerProbes._probe_until_refused", "await self._probe(broker) is Probe.REFUSED", "True")),
     by_seeds("gone-under-lease", "a broker that seems to be gone is fenced although it may hold a lease for strict reads", configs.REFUSED,
-        ("state.liveness:Gone.due", "if leases.ends_at(broker_id) <= now:", "if True:"), known=2,
+        ("state.liveness:Gone.due", "if leases.ends_at(broker_id) <= now:", "if True:"), known=14,
         rows=[("HB-16", "controller/test_gone.py")]),
     by_seeds("leave-keeps-session", "a leave does not end the session", configs.LEAVES,
         ("state.state:apply", "case Left(broker_id):\n            state.forget(broker_id)", "case Left(broker_id):\n            pass"),

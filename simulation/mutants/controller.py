@@ -73,7 +73,7 @@ MUTANTS = (
     by_seeds("hand-mapping-ignored", "a host that was mapped by hand to the id of a broker from elsewhere does not get it", configs.MAPPED,
         ("brokers.broker_ids:_of_host", "by_hand = mapping.cause != HostnameCause.BY_REGISTRATION and", "by_hand = False and"), known=2),
     by_seeds("kept-id-given-away", "an id that was reserved by hand for a host is given to another host", configs.MAPPED,
-        ("brokers.broker_ids:_missing", "if mapping.cause != HostnameCause.BY_REGISTRATION and name != asking.host", "if False"), known=41),
+        ("brokers.broker_ids:_missing", "if mapping.cause != HostnameCause.BY_REGISTRATION and name != asking.host", "if False"), known=9),
     by_seeds("move-drops-voters", "a voter that moves is the only one that remains in the set", configs.MOVED,
         ("quorum.membership:Membership.update", "VoterEntry(v.id, v.directory_id, request.endpoint) if v is old else v for v in voters",
          "VoterEntry(v.id, v.directory_id, request.endpoint) for v in voters if v is old")),

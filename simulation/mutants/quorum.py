@@ -109,7 +109,7 @@ MUTANTS = (
     by_seeds("set-back-candidate-heard", "a voter considers the candidacy of a directory that was set back", configs.SET_BACK,
         ("replica.replica:Replica._requested", "type(request) is pb.VoteRequest", "type(request) is pb.VoteResponse")),
     by_seeds("early-fetch-not-looked-at", "a candidate keeps the Fetch of a directory that was set back, and serves it as the leader",
-        configs.SET_BACK, ("replica.replica:Replica._refuses_start", 'not in ("leader", "candidate")', 'not in ("leader",)')),
+        configs.SET_BACK, ("replica.replica:Replica._refuses_start", 'not in ("leader", "candidate")', 'not in ("leader",)'), known=1),
     by_seeds("refusal-before-its-epoch", "the refusal of a start names an epoch that is not on the disk yet", configs.SET_BACK,
         ("replica.replica:Replica._refuses_start", "self._carry_out(ev.Reply(reply_to, response))", "reply_to.send(response)"), known=2),
     by_seeds("start-of-another-node", "a candidate takes the start in any answer for the start of the voter that it asked",
