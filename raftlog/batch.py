@@ -194,7 +194,7 @@ def headers(
         size = length + 4
         if size < HEADER_BYTES or position + size > total:
             raise CorruptLogError(
-                f"batch at offset {at}: its length field of {size} bytes is too short or exceeds "
+                f"batch at offset {at}: its length, {size} bytes, is too small or exceeds "
                 "the chunk",
                 offset=at,
             )
@@ -216,7 +216,7 @@ def headers(
             raise CorruptLogError(f"batch at offset {at}: unknown magic {magic}", offset=at)
         if count < 1 or (expected is not None and base != expected):
             raise CorruptLogError(
-                f"batch at offset {at}: its header has base offset {base} and {count} records",
+                f"batch at offset {at}: invalid header: base offset {base}, {count} records",
                 offset=at,
             )
         name_at = position + HEADER_BYTES
@@ -311,7 +311,7 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
             control_at.append(position)
         if magic != MAGIC or count < 1 or base != expected or epoch < last_epoch:
             raise CorruptLogError(
-                f"batch at offset {expected}: its header has base offset {base}, epoch {epoch}, "
+                f"batch at offset {expected}: invalid header: base offset {base}, epoch {epoch}, "
                 f"magic {magic}",
                 offset=expected,
             )

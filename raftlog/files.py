@@ -66,7 +66,7 @@ def exposed(path: Path) -> str:
     if not mode & forbidden(status.st_uid, os.geteuid()):
         return ""
     return (
-        f"others than its owner have access to the private key {path} (mode {mode:04o}): chmod 600"
+        f"users other than its owner can access the private key {path} (mode {mode:04o}): chmod 600"
         f" {shlex.quote(str(path))}"
     )
 

@@ -263,7 +263,7 @@ _JOBS = (
     ),
     _Job(
         "history",
-        "Changes of one entity or of a KIND: when, who and what.",
+        "Changes to one entity or of a KIND: when, who and what.",
         (
             *(_KIND._replace(default=_REQUIRED), _KEY, _HISTORY_FROM, _SINCE),
             *(_AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT),

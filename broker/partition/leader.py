@@ -455,7 +455,7 @@ def leader_of(host: Host, topic_id: bytes, index: int, current_leader_epoch: int
         raise ApiError(
             ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
             f"leader epoch {current_leader_epoch} is"
-            f" {'over' if older else 'unknown to this broker'}; the present one is {leader.epoch}",
+            f" {'over' if older else 'unknown to this broker'}; the current one is {leader.epoch}",
             field="current_leader_epoch",
         )
     return leader

@@ -236,7 +236,7 @@ class RegistrationClient:
         self.misfit = self._settings.lifecycle.misfit(session_timeout_ms)
         if self.misfit:
             log.error(
-                "timeouts do not fit the controllers'",
+                "this broker's timeouts do not fit those of the controllers",
                 broker=self._settings.broker_id,
                 problem=self.misfit,
             )

@@ -61,7 +61,7 @@ def _collect(plane: DataPlane) -> Iterator[Metric]:
             yield gauge(kafka, name, value)
     not_served = GaugeMetricFamily(
         "raftlog_partitions_not_served",
-        "Partitions that this broker leads by the metadata but cannot serve, by reason.",
+        "Partitions that this broker leads according to the metadata but cannot serve, by reason.",
         labels=["reason"],
     )
     for reason, count in plane.unserved().counts.items():

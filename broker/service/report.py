@@ -118,7 +118,7 @@ class BrokerReport:
 
     def ready(self) -> tuple[bool, str]:
         """Return whether the broker serves, and its state or why not, with the partitions that it
-        leads by the metadata but cannot serve.
+        leads according to the metadata but cannot serve.
 
         It is not ready while it does not lead partitions that it should lead: a rolling restart
         must not continue. A condition that passes by itself, or that leaves reads possible, is only
@@ -162,7 +162,7 @@ class BrokerReport:
             "read lease ms": self._parts.lease.remaining_ms(self._parts.now()),
             "fenced because": self._parts.fencing.why(),
             "heartbeats": ("on" if lifecycle.heartbeats else "off (broker.heartbeat.version is 0)"),
-            "timeouts": self._parts.registration.misfit or "fit the controllers'",
+            "timeouts": self._parts.registration.misfit or "fit those of the controllers",
         }
 
     def describe(self) -> broker_pb2.DescribeBrokerResponse:

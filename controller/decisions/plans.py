@@ -1,4 +1,4 @@
-"""ApplyPlan: changes of topics, configs, access control entries and keys, all or none, and only if
+"""ApplyPlan: changes to topics, configs, access control entries and keys, all or none, and only if
 everything that they change is as it was planned.
 
 Each part is decided like a request of its kind (``DECISIONS``), against the same pending image: no
@@ -79,7 +79,7 @@ def _check_topics(state: ControllerState, request: rpc.ApplyPlanRequest) -> set[
         elif not one.topic_id:
             why = "exists"
         elif topic.id != one.topic_id:
-            why = "was created anew"
+            why = "was re-created"
         else:
             found = topic.partition_count
             why = f"has {found} partitions" if found != one.num_partitions else ""

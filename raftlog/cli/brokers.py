@@ -127,7 +127,7 @@ async def uncordon(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteResu
       raftlog brokers uncordon 5 --bootstrap-controller 127.0.0.1:9093
     """
     return await written(
-        client.configs.alter("broker", broker_id, set={CORDONED: False}), "may have new replicas"
+        client.configs.alter("broker", broker_id, set={CORDONED: False}), "may receive new replicas"
     )
 
 

@@ -75,7 +75,7 @@ Data
   kv                 raftlog.cli.key_values:app          -              The key-value store: keys, leases and locks.
   kv lease           raftlog.cli.key_values:leases       -              Leases: keys that name one are deleted when it ends.
   kv lock            raftlog.recipes.command:register    -              Take a lock, run a command, and release the lock.
-  watch              raftlog.cli.watch:watch             -              Print each change of the metadata in order, until interrupted.
+  watch              raftlog.cli.watch:watch             -              Print each change to the metadata in order, until interrupted.
 Cluster
   cluster            raftlog.cli.cluster:app             -              The cluster as a whole: features, log levels, export cursors.
   cluster features   raftlog.cli.cluster:features        -              The feature levels that the cluster uses (KIP-584).
@@ -94,7 +94,7 @@ Cluster
 Diagnose
   doctor             raftlog.cli.diagnose:doctor         -              Report what is wrong, the consequences, and the remedy.
   explain            raftlog.cli.diagnose:explain        -              Reconstruct an incident: elections, crashes, stalls, changes.
-  history            raftlog.cli.diagnose:history        -              List the changes of a topic, broker or config: who, when, what.
+  history            raftlog.cli.diagnose:history        -              List the changes to a topic, broker or config: who, when, what.
   log                raftlog.cli.log:app                 -              The records of the log, and all metadata at one offset.
   log image          raftlog.cli.log:image_              -              Fold the log up to an offset and show all metadata there.
   debug              raftlog.cli.diagnose:debug          -              Evidence for a bug report, and clusters in virtual time.
@@ -147,7 +147,7 @@ MOVED = {
     "size": "deploy size",
     "systemd": "deploy systemd",
 }
-"""Former top-level name of a command -> its present name."""
+"""Former top-level name of a command -> its current name."""
 
 
 def nested(group: str) -> list[Command]:

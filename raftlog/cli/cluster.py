@@ -206,7 +206,8 @@ async def downgrade(
     client: AsyncClient,
     levels: Levels,
     unsafe: Annotated[
-        bool, opt("--unsafe", "Request an unsafe downgrade (KIP-584); has no further effect.")
+        bool,
+        opt("--unsafe", "Request an unsafe downgrade (KIP-584), refused for the same reasons."),
     ] = False,
     validate_only: ValidateOnly = False,
 ) -> Answer[FeatureUpdate]:

@@ -60,7 +60,7 @@ ReadOption = Annotated[
     ),
 ]
 ValidateOnly = Annotated[bool, opt("--validate-only", "Validate the request without executing it.")]
-All = Annotated[bool, opt("--all", "Delete every one that is listed.")]
+All = Annotated[bool, opt("--all", "Delete all of them.")]
 _SHARED: dict[str, tuple[Any, Any]] = {
     "read": (ReadOption, "repeatable"),
     "acks": (AcksOption, Acks.COMMITTED),

@@ -239,8 +239,8 @@ def without_effect(
     ]
     if alone:
         notes.append(
-            f"note: {', '.join(alone)}: without effect on a single broker; set it for all brokers,"
-            ' whose name is ""'
+            f"note: {', '.join(alone)}: no effect if set on a single broker; to set it for all"
+            ' brokers, give "" as the name'
         )
     notes += [
         f"note: {name}: this build does not compact topics; only the policy delete removes records"

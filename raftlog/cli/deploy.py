@@ -101,7 +101,7 @@ def rules(
         str,
         opt(
             "--docs URL",
-            "Where you publish these documents: each alert links to its section there.",
+            "The URL of your copy of the documentation: each alert links to a section of it.",
         ),
     ] = "",
 ) -> None:

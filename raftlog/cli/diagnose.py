@@ -78,16 +78,16 @@ def doctor(
         Wanted | None,
         opt(
             "--wait",
-            "Repeat until the cluster is healthy and a broker is unfenced (or until it is at"
-            " least degraded: it has a leader); for rolling restarts.",
+            "For rolling restarts: repeat until the cluster is healthy and has an unfenced broker,"
+            " or, with `degraded`, until the verdict is healthy or degraded.",
         ),
     ] = None,
     timeout: Annotated[
         float | None,
         opt(
             "--timeout S",
-            "Seconds to wait for silent nodes; default 1, and a tenth of the value once a"
-            " leader has answered. With --wait: the total, default 60.",
+            "How long to wait for nodes that do not answer (default: 1); a tenth of that once a"
+            " leader has answered. With --wait: the total time (default: 60).",
             envvar="RAFTLOG_TIMEOUT",
             min=0.01,
         ),
@@ -196,7 +196,7 @@ def explain(
     """Reconstruct an incident: elections, crashes, stalls, changes.
 
     Shows in order of time: elections with their reasons, fencing, which broker held visibility
-    back, gaps in the writes, the changes before them, and present problems. Queries each node for
+    back, gaps in the writes, the changes before them, and current problems. Queries each node for
     its journal, and the leader for the log; names what is missing. Default period: the last hour,
     or the last hour recorded in directories and bundles. Times are UTC, by the leader's clock.
 
@@ -229,7 +229,7 @@ def explain(
 
 
 def _explained(timeline: Timeline, survey: Survey | None, *, everything: bool) -> Answer[Explained]:
-    """Return the report on a period. ``survey``: the cluster's present state, or None if it was not
+    """Return the report on a period. ``survey``: the cluster's current state, or None if it was not
     queried.
     """
     from raftlog.ops.doctor import diagnose
@@ -252,7 +252,7 @@ class ChangedField:
 
 @dataclass
 class HistoryChange:
-    """A change of one entity."""
+    """A change to one entity."""
 
     offset: int
     epoch: int
@@ -309,7 +309,7 @@ def history(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: JsonLines = False,
 ) -> None:
-    """List the changes of a topic, broker or config: who, when, what.
+    """List the changes to a topic, broker or config: who, when, what.
 
     Shows the values before and after each change. Reads the log of the running cluster, a stopped
     node's directory, or an export, which reaches back further than the cluster's log. A topic's
@@ -360,9 +360,9 @@ def history(
             f"{name} does not exist and never did: the log contains no change to it", Exit.REFUSED
         )
     if late:
-        print_error(f"{late}. For older changes of {name}, read an export with --export")
+        print_error(f"{late}. For older changes to {name}, read an export with --export")
     more = f" (the newest {len(shown)} shown; raise --limit for more)"
-    counts = f"{counted(total, 'change')} of {name}, up to offset {end_offset}"
+    counts = f"{counted(total, 'change')} to {name}, up to offset {end_offset}"
     if not as_json:
         print_line(f"{counts}{more if len(shown) < total else ''}")
         if origin and shown:

@@ -60,9 +60,9 @@ DESCRIPTORS_REMEDY = (
 )
 DAMAGE_REMEDY = {
     "controller": (
-        "keep the directory, and replace it if a majority is intact; with"
-        " controller.quorum.auto.join.enable or autopilot a node does so by itself (see Corrupted"
-        " log in docs/operations.md)"
+        "keep the directory; if a majority is intact, give the node a new one, which it does by"
+        " itself with controller.quorum.auto.join.enable or autopilot (see Corrupted log in"
+        " docs/operations.md)"
     ),
     "broker": "keep the directory (see Damaged partition replicas in docs/operations.md)",
 }

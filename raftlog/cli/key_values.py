@@ -113,7 +113,7 @@ def _print_value(value: bytes) -> None:
 
 @command(app, "list", shared=READ)
 async def list_(client: AsyncClient, prefix: Prefix = "") -> Answer[KeyValueList]:
-    """List the keys by name.
+    """List the keys, sorted by name.
 
     OFFSET is the offset of the key's last put, which --expected-offset is compared with. CREATED is
     the offset at which the key was created; it orders keys by age. LEASE is the lease that the key
@@ -152,7 +152,7 @@ async def watch(
     initial: Annotated[bool, opt("--initial", "Begin with the existing keys.")] = False,
     as_json: JsonLines = False,
 ) -> None:
-    """Print each change of the keys, until interrupted.
+    """Print each change to the keys, until interrupted.
 
     Short for `raftlog watch kv/PREFIX*`.
 
@@ -168,7 +168,9 @@ async def put(
     client: AsyncClient,
     key: Key,
     value: Annotated[str, arg("VALUE", "The value as text, or - to read it from standard input.")],
-    lease: Annotated[int, opt("--lease ID", "The lease that the key is deleted with.", min=0)] = 0,
+    lease: Annotated[
+        int, opt("--lease ID", "The lease: when it ends, the key is deleted.", min=0)
+    ] = 0,
     expected: Expected = None,
 ) -> Answer[WriteResult[OffsetResult]]:
     """Put a key.

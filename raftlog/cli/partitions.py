@@ -93,12 +93,12 @@ async def isr(
         bool,
         opt(
             "--compare",
-            "Compare with the ISRs that the controller has committed; show where they differ, and "
-            "why.",
+            "Compare the leaders' ISRs with those that the controller has committed; show each"
+            " difference and its reason.",
         ),
     ] = False,
     moment: Annotated[
-        float, opt("--moment S", "With --compare: seconds for which the two may differ.", min=0.0)
+        float, opt("--moment S", "With --compare: tolerate a difference for S seconds.", min=0.0)
     ] = 5.0,
 ) -> Answer[LeaderViews | IsrComparison]:
     """Show in-sync replicas as the leaders of partitions see them.
@@ -120,8 +120,8 @@ async def isr(
 
     if compare:
         found = await compare_until_settled(client, topics or (), moment)
-        ways = counted(found.lasting, "way")
-        why = f"leaders and controller have differed for {moment:g} s in {ways}"
+        lasting = counted(found.lasting, "difference")
+        why = f"{lasting} between the leaders and the controller lasted at least {moment:g} s"
         errors = [FailedError(why, Exit.FOUND)] if found.lasting else []
         return Answer(found, lambda: _show_comparison(found), errors)
     views = await ask_for_isrs(client, topics or ())
@@ -191,7 +191,11 @@ async def reassign(
         Path | None, opt("--plan FILE", "Moves as JSON, as Kafka's tools write them.")
     ] = None,
     keep_replication_factor: Annotated[
-        bool, opt("--keep-replication-factor", "Refuse moves to more or fewer replicas (KIP-860).")
+        bool,
+        opt(
+            "--keep-replication-factor",
+            "Refuse moves that change the number of replicas (KIP-860).",
+        ),
     ] = False,
     throttle: Throttle = None,
     validate_only: ValidateOnly = False,

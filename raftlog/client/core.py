@@ -197,7 +197,7 @@ class Core:
         )
 
     async def offered(self, timeout_s: float | None = None) -> broker_pb2.ApiVersionsResponse:
-        """Return a broker's present requests and features."""
+        """Return a broker's current requests and features."""
         request = broker_request(
             broker_pb2.ApiVersionsRequest(), cluster_id=self.options.cluster_id
         )
@@ -263,7 +263,7 @@ class Core:
             except NoSessionError as error:
                 if self.options.exactly_once or error.code not in _NO_NUMBERS:
                     raise ApiError(error.code, error.message, field=error.field) from error
-                log.info("sending writes without numbers from now on", reason=str(error))
+                log.info("no session: sending writes without sequence numbers", reason=str(error))
                 self._numbered = False
         return await self.send(body, **how)
 

@@ -58,7 +58,7 @@ class TopicView:
 
 def no_partition(topic: str, index: int | None, count: int) -> ApiError:
     """Return the error for a partition that a topic does not have."""
-    message = f"topic {topic} has no partition {index}: it has {count}, from 0 on"
+    message = f"topic {topic} has no partition {index}: its partitions are 0 to {count - 1}"
     return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition")
 
 
@@ -334,7 +334,7 @@ async def ask_leaders(
         except ApiError as error:
             return LeaderAnswer(broker_id, failure=str(error))
         if pages[0].broker_id != broker_id:
-            failure = f"broker {pages[0].broker_id} answers at {endpoints[broker_id]}"
+            failure = f"{endpoints[broker_id]} is broker {pages[0].broker_id}"
             return LeaderAnswer(broker_id, failure=failure)
         led: dict[PartitionKey, data_pb2.LedPartition] = {}
         refused: dict[PartitionKey, str] = {}

@@ -254,7 +254,7 @@ def _belong(before: Mapping[str, Any], one: Mapping[str, Any]) -> bool:
 def _lines(together: Sequence[Mapping[str, Any]]) -> list[Line]:
     if len(together) > ALONE_MAX:
         first, last = together[0], together[-1]
-        made = f"{counted(len(together), 'change')} of {_ALTERATIONS[first['type']]}"
+        made = counted(len(together), f"{_ALTERATIONS[first['type']]} change")
         text = f"{first['who']} made {made}, the last one: {last['sentence']}"
         return [_line(first, text, last["at_ms"])]
     return [_line(one, f"{one['who']}: {one['sentence']}", one["at_ms"]) for one in together]
@@ -327,7 +327,7 @@ class RecentChanges:
     ) -> None:
         """Add a row for a record, merged with an earlier row if both are one change.
 
-        The partitions of a new topic are merged into the topic's row, and simultaneous changes of
+        The partitions of a new topic are merged into the topic's row, and simultaneous changes to
         partitions into one row [a fenced broker changes hundreds, which displaced the changes made
         by people]. So are repeated puts of a key by a program.
         """

@@ -328,7 +328,7 @@ def _of_the_leader(
         # Queried for everything it leads, it gives no reason for a missing partition; by name it
         # does.
         why = answer.refused.get(
-            (committed.topic_id, committed.index), "it has not learnt of it yet, or cannot"
+            (committed.topic_id, committed.index), "it does not know that it leads, or cannot lead"
         )
         text = f"broker {leader} does not lead in leader epoch {committed.leader_epoch}: {why}"
         return [Difference(Why.LEADER_BEHIND, text, (Why.LEADER_BEHIND, leader))]

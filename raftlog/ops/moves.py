@@ -340,7 +340,7 @@ class Rates:
 
     def way_back(self) -> str:
         """Return, for people, how to return to this throttle."""
-        return f"{'Set the one before again' if self.of else 'Remove it'}: {self.command()}"
+        return f"{'Restore the previous one' if self.of else 'Remove it'}: {self.command()}"
 
     async def replace(self, client: AsyncClient, present: Rates) -> None:
         """Set this throttle, unless another one than ``present`` is set. Raises ApiError."""

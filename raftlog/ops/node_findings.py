@@ -109,10 +109,13 @@ def _certificates(survey: Survey) -> Iterator[Finding]:
         if 0 < one.node.certificate_ends_at_ms < survey.at_ms + ENDS_SOON_MS
     ]
     if soon:
-        said = named([f"of {name} {_when(at_ms - survey.at_ms)}" for name, at_ms in soon])
+        when = [(name, _when(at_ms - survey.at_ms)) for name, at_ms in soon]
+        said = named([f"{name} ({at})" for name, at in when])
         yield notice(
             "CERTIFICATE_ENDS_SOON",
-            f"Certificates expire: that {said}.",
+            f"Certificates expire soon or have expired: {said}."
+            if len(soon) > 1
+            else f"The certificate of {when[0][0]} {when[0][1]}.",
             "After that, new connections to that node fail.",
             "Renew it before then; nodes need no restart (docs/security.md, Renewal).",
             _INSPECT,
@@ -120,7 +123,7 @@ def _certificates(survey: Survey) -> Iterator[Finding]:
 
 
 def _when(left_ms: int) -> str:
-    return f"in {span(left_ms)}" if left_ms > 0 else f"expired {span(-left_ms)} ago"
+    return f"expires in {span(left_ms)}" if left_ms > 0 else f"expired {span(-left_ms)} ago"
 
 
 @rule
@@ -133,11 +136,15 @@ def _clocks(survey: Survey) -> Iterator[Finding]:
     off = [(name, ms) for name, ms in off if abs(ms) > CLOCKS_MS]
     if off:
         said = named(
-            [f"of {name} {span(abs(ms))} {'ahead' if ms > 0 else 'behind'}" for name, ms in off]
+            [f"{name} ({span(abs(ms))} {'ahead' if ms > 0 else 'behind'})" for name, ms in off]
         )
+        name, ms = off[0]
+        one = f"{span(abs(ms))} {'ahead of' if ms > 0 else 'behind'} the others"
         yield notice(
             "CLOCKS_DIFFER",
-            f"Clocks differ: that {said}.",
+            f"Clocks differ from the others: {said}."
+            if len(off) > 1
+            else f"The clock of {name} is {one}.",
             "Elections, leases and LAO do not use the wall clock. The log, partition records and "
             "time-based retention follow the clocks of a majority of the voters. But that machine "
             "may consider valid certificates and tokens expired.",
@@ -284,7 +291,7 @@ def _fenced(survey: Survey) -> Iterator[Finding]:
         if one.state in (BrokerState.ACTIVE, BrokerState.STOPPING):
             continue
         heard = one.last_contact_age_ms
-        last = f"; last heard {span(heard)} ago" if heard >= 0 else ""
+        last = f"; last heard from {span(heard)} ago" if heard >= 0 else ""
         if heard < 0 and one.state_age_is_at_least:
             last = "; this leader has never heard from it"
         at_least = "more than " if one.state_age_is_at_least else ""
@@ -323,10 +330,10 @@ def _silent(survey: Survey) -> Iterator[Finding]:
         if one.state == BrokerState.ACTIVE and one.last_contact_age_ms > session_ms // 2:
             yield notice(
                 "BROKER_SILENT",
-                f"Broker {one.broker_id} ({one.endpoint}) was last heard"
+                f"Broker {one.broker_id} ({one.endpoint}) was last heard from"
                 f" {span(one.last_contact_age_ms)} ago.",
-                f"If it stays silent, it will be fenced {span(session_ms)} after it was last "
-                "heard. Until then, writes with acks=acknowledged or visible wait for it.",
+                f"If it stays silent, it will be fenced {span(session_ms)} after that "
+                "contact. Until then, writes with acks=acknowledged or visible wait for it.",
                 "Check its process, its machine and the network.",
                 "raftlog brokers list",
             )
@@ -338,8 +345,8 @@ def _lao_stalled(survey: Survey) -> Iterator[Finding]:
     if found is None or found.held_back_ms < HELD_BACK_MS:
         return
     consequence = (
-        "Plain reads on every broker show the state as of then; writes with acks=acknowledged or "
-        "visible wait."
+        "Until it advances, plain reads on every broker show an older state, and writes with "
+        "acks=acknowledged or visible wait."
     )
     if found.lowest_acknowledged_offset < 0:
         yield degraded(

@@ -115,7 +115,7 @@ def _summary(lines: tuple[Line, ...]) -> tuple[str, ...]:
 
 
 _IN_SHORT = {
-    "ELECTION": ("change of the leader", "changes of the leader"),
+    "ELECTION": ("leader change", "leader changes"),
     "NO_LEADER": ("outage without a leader", "outages without a leader"),
     "NO_CONTROLLER": (
         "period in which brokers reached no controller",
@@ -199,7 +199,7 @@ class ExplainedLine:
 
 @dataclass(frozen=True)
 class Explained:
-    """The story of a period, and the cluster's present state."""
+    """The story of a period, and the cluster's current state."""
 
     from_ms: int
     to_ms: int
@@ -211,7 +211,7 @@ class Explained:
     missing: tuple[str, ...]
     """Evidence that could not be read, with the reasons."""
     now: Now | None
-    """The present state, or None if no node was queried."""
+    """The current state, or None if no node was queried."""
 
 
 def explained(story: Story, now: Sequence[Finding] | None) -> Explained:
@@ -238,7 +238,7 @@ def screen(story: Story, now: Sequence[Finding] | None, *, everything: bool) -> 
         parts.append([f"({len(shown) - MOST_LINES} earlier lines: narrow the period, or --json)"])
     if story.suspects:
         text = "; ".join(f"{_clock(one.at_ms, dated)} {one.text}" for one in story.suspects)
-        parts.append(paragraph(f"Changed before the first trouble: {text}.", width))
+        parts.append(paragraph(f"Changes before the first sign of trouble: {text}.", width))
     if left_out:
         parts.append([f"({counted(left_out, 'line')} about normal events omitted: --all)"])
     if now is not None:

@@ -627,7 +627,7 @@ _TOLD = ("topic", "config", "acl", "voters", "feature", "hostname")
 
 
 def alterations(timeline: Timeline) -> Iterator[Line]:
-    """Yield the changes of topics, configs, ACLs, voters, features and hostnames."""
+    """Yield the changes to topics, configs, ACLs, voters, features and hostnames."""
     for kind in _TOLD:
         changes = [
             one
@@ -640,7 +640,7 @@ def alterations(timeline: Timeline) -> Iterator[Line]:
 
 
 def autopilot(timeline: Timeline) -> Iterator[Line]:
-    """Yield the changes of the voter set that the controller made by itself."""
+    """Yield the changes to the voter set that the controller made by itself."""
     for one in timeline.changes("voters"):
         if reason := _autopilot_reason(one):
             before, after = _voter_ids(one.before), _voter_ids(one.after)
@@ -696,7 +696,7 @@ def _changed_lines(changes: list[Changed]) -> Iterator[Line]:
     keys = sorted({one.key for one in changes})
     names = ", ".join(keys[:2]) + (", …" if len(keys) > 2 else "")
     kinds = counted(len(changes), "change")
-    yield _changed_line(first, f"{by} made {kinds} of {first.kind} {names}", last.timestamp_ms)
+    yield _changed_line(first, f"{by} made {kinds} to {first.kind} {names}", last.timestamp_ms)
 
 
 def _changed_line(one: Changed, text: str, until_ms: int) -> Line:

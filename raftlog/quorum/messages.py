@@ -228,7 +228,7 @@ def _stranger(field: str, node_id: int) -> Refusal:
     return Refusal(
         ErrorCode.INVALID_REQUEST,
         field,
-        f"node {node_id} is not a voter in any known set, nor provably in a newer one",
+        f"node {node_id} is in no voter set that this node knows, and proves no newer set",
     )
 
 

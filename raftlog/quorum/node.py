@@ -497,7 +497,7 @@ class Node(ABC):
             return f"no record of epoch {self.epoch} is committed yet"
         if self.history.record_offset >= self.high_watermark:
             record_offset = self.history.record_offset
-            return f"the change of the voter set at {record_offset} is not committed yet"
+            return f"the change to the voter set at {record_offset} is not committed yet"
         return ""
 
     def voters_refusal(self, span: LogSpan) -> str:

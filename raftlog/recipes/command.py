@@ -96,7 +96,7 @@ def lock(
         except ValueError as error:
             raise FailedError(str(error), Exit.USAGE) from None
         if not await one.acquire(0 if nonblock else wait):
-            raise FailedError(f"another client has the lock {name}", Exit.UNREACHABLE)
+            raise FailedError(f"another client holds the lock {name}", Exit.UNREACHABLE)
         try:
             return await (_run(command, one, ttl, fence) if command else _hold(one))
         finally:

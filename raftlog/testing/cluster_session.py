@@ -49,7 +49,7 @@ class ClusterSession:
             except (FailedError, LeftoverError) as error:
                 self.replaced.append(str(error))
                 self.end()
-        raise FailedError(f"no cluster could be cleaned: {'; '.join(self.replaced)}", Exit.REFUSED)
+        raise FailedError(f"cannot clean up any cluster: {'; '.join(self.replaced)}", Exit.REFUSED)
 
     def end(self) -> None:
         """End all processes, and remove their directory. Idempotent."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 FAULTS: Mapping[str, str] = {
-    "kill_controller": "A controller dies, as by kill -9, and is restarted.",
+    "kill_controller": "A controller is killed as if by kill -9, and restarted.",
     "kill_all_controllers": "All controllers die at once, and are restarted.",
-    "kill_broker": "A broker dies, as by kill -9, and is restarted.",
+    "kill_broker": "A broker is killed as if by kill -9, and restarted.",
     "stop_broker": "A broker shuts down, and is restarted.",
     "pause": "A node is paused for up to 3 s.",
     "long_pause": "A node is paused for 5 to 30 s.",
@@ -22,7 +22,7 @@ FAULTS: Mapping[str, str] = {
     "reset_links": "All connections of a node are reset.",
     "pause_program": "A program is paused for up to 30 s.",
     "cut_program": "A program cannot reach a broker, or any broker, for up to 15 s.",
-    "kill_program": "A program dies, as by kill -9, and is restarted from its beginning.",
+    "kill_program": "A program is killed as if by kill -9, and restarted from its beginning.",
 }
 """Name of a fault -> its effect."""
 

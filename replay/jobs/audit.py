@@ -163,7 +163,7 @@ def render(result: AuditResult, console: Console) -> None:
             console.print(f"{rule.id} applies to writes after offset {rule.begins}")
     if result.passed:
         console.print(
-            f"Audit passed: {len(result.rules)} rules, {result.checked} records, no offence"
+            f"Audit passed: {len(result.rules)} rules, {result.checked} records, no violation"
         )
         return
     if console.width >= _TABLE_WIDTH:
@@ -172,7 +172,7 @@ def render(result: AuditResult, console: Console) -> None:
         _print_narrow(result, console)
     broken = [rule for rule in result.rules if rule.findings]
     console.print(
-        f"Audit failed: {result.total} offences{more(len(result.findings), result.total)} against"
+        f"Audit failed: {result.total} violations{more(len(result.findings), result.total)} against"
         f" {len(broken)} of {len(result.rules)} rules:"
     )
     for rule in broken:

@@ -18,7 +18,7 @@ from replay.text import FIXED, Field, format_time, listing, more, print_listings
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One change of one entity.
+    """One change to one entity.
 
     ``before``, ``after``: JSON; null if it did not exist. ``fields``: the changed fields.
     ``principal``: who requested the change, as the request states; "" if the controller itself, or
@@ -93,7 +93,7 @@ def render(result: HistoryResult, console: Console) -> None:
     print_listings([table], console)
     never = "" if result.total else ": never present in the range that was searched"
     console.print(
-        f"{counted(result.total, 'change')} of"
+        f"{counted(result.total, 'change')} to"
         f" {f'{result.kind} {result.key}'.rstrip()}{never}{more(len(result.changes), result.total)}"
     )
     if result.origin and result.changes:

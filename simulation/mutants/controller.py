@@ -263,7 +263,7 @@ MUTANTS = (
     by_tests("OP-29", "The new set need not have a live majority",
         ("quorum.autopilot:Autopilot._changed", "self._members.check_live_majority(seen, plan.voters)", "pass"),
         "controller/test_autopilot.py"),
-    by_tests("OP-29", "An observer that does not offer itself is a spare",
+    by_tests("OP-29", "An observer that is not offered as a spare is one",
         ("quorum.autopilot:Autopilot._unfit", "if not one.spare_endpoint:", "if False:"), "controller/test_autopilot.py"),
     by_tests("OP-29", "A spare is trusted that nobody reaches",
         ("quorum.autopilot:Autopilot.probed", "self._reached.pop(key, None)", "self._reached[key] = endpoint"),

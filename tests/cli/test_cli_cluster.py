@@ -303,7 +303,7 @@ def test_impossible_feature_level_is_refused_with_the_reason(at: Raftlog) -> Non
 def test_feature_level_is_lowered_with_a_warning_and_raised_again(at: Raftlog) -> None:
     for unsafe in ((), ("--unsafe",)):
         ran = at.succeed("cluster features downgrade metadata.version=1", *unsafe)
-        assert "warning: metadata.version goes from 2 to 1: an epoch of -1 passes" in ran.err
+        assert "warning: metadata.version goes from 2 to 1: ISR changes no longer need" in ran.err
         ran = at("cluster features upgrade metadata.version=2")
         assert (ran.code, ran.err) == (0, "")
 

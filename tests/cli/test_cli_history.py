@@ -143,7 +143,7 @@ def test_topic_history_is_the_same_in_a_cluster_and_its_export(
     assert "created: id " in lines[1]
     assert "partition told-1" in lines[3]
     assert lines[-2].endswith("config topic:told:retention.ms  1000 → 2000")
-    assert lines[-1].startswith("5 changes of topic told, up to offset ")
+    assert lines[-1].startswith("5 changes to topic told, up to offset ")
     at.succeed("export", tmp_path / "e")
     exported = raftlog("history topic told --export", tmp_path / "e")
     assert exported.out.splitlines()[:-1] == lines[:-1], "the same words"
@@ -152,10 +152,10 @@ def test_topic_history_is_the_same_in_a_cluster_and_its_export(
     assert one.json["before"] == "1000"
     all_ = at("history config topic told --json")
     assert (len(all_.out.splitlines()), all_.err) == (2, "")
-    assert one.err.startswith("2 changes of config topic told, up to offset")
+    assert one.err.startswith("2 changes to config topic told, up to offset")
     assert "(the newest 1 shown" in one.err
     later = at("history topic told --from 2020-01-01 --to 2020-01-02")
-    assert later.out.startswith("0 changes of topic told")
+    assert later.out.startswith("0 changes to topic told")
     assert raftlog("history topik").code == 2
     never = at("history topic never")
     assert (never.code, never.out) == (1, "")

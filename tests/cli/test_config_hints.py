@@ -39,8 +39,8 @@ def test_keys_without_effect_are_reported() -> None:
         {"min.insync.replicas": "1", "cordoned": "true"},
         {"min.insync.replicas", "cordoned"},
     ) == (
-        "note: min.insync.replicas: without effect on a single broker; set it for all brokers,"
-        ' whose name is ""'
+        "note: min.insync.replicas: no effect if set on a single broker; to set it for all"
+        ' brokers, give "" as the name'
     )
     assert "log.segment.bytes" in without_effect(BROKER, {"log.segment.bytes": "1"})
     assert not without_effect(CLIENTS, {"match": ""})

@@ -188,10 +188,10 @@ def test_single_listener_needs_no_map(node: NodeFile, more: str, name: str, secu
         ("inter.broker.listener.name=a b", "is not a valid listener name"),
         ("controller.listener.names=", "controller.listener.names: required with several"),
         ("controller.listener.names=A,A", "the name A occurs more than once"),
-        ("controller.listener.names=X", "it lacks the protocol of X: PLAINTEXT or SSL"),
+        ("controller.listener.names=X", "must give the protocol of X: PLAINTEXT or SSL"),
         (
             "listener.security.protocol.map=INTERNAL:SSL,CONTROLLER:SSL",
-            "listener.security.protocol.map: it lacks the protocol of CLIENTS",
+            "listener.security.protocol.map: must give the protocol of CLIENTS",
         ),
         ("listener.security.protocol.map=A:SSL,A:SSL", "the name A occurs more than once"),
         ("listener.security.protocol.map=A:TLS", "is not NAME:PLAINTEXT or NAME:SSL"),

@@ -365,7 +365,7 @@ def test_disabled_autopilot_reports_what_it_would_do() -> None:
 @pytest.mark.parametrize(
     ("unfit", "why"),
     [
-        ({"spare_endpoint": ""}, "does not offer itself"),
+        ({"spare_endpoint": ""}, "is not offered as a spare"),
         ({"spare_endpoint": "0.0.0.0:1"}, "other nodes connect to it"),
         ({"low_on_space": True}, "too little disk space"),
         ({"max_metadata_version": 1}, "supports metadata.version up to 1"),

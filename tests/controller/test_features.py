@@ -85,7 +85,7 @@ def test_level_that_all_nodes_support_is_finalized_once() -> None:
         (
             {1: 2, 2: 2},
             (
-                "voter 3 has not been heard from lately: whether it supports metadata.version 2 is unknown"
+                "voter 3 has not been heard from recently: whether it supports metadata.version 2 is unknown"
             ),
         ),
     ],
@@ -206,7 +206,7 @@ def test_downgrade_states_its_consequences_and_upgrade_does_not() -> None:
     )
     first, second = at.send(both).warnings
     assert first.startswith(
-        "metadata.version goes from 2 to 1: an epoch of -1 passes for every replica"
+        "metadata.version goes from 2 to 1: ISR changes no longer need broker epochs"
     )
     assert second.startswith(
         "lao.version goes from 1 to 0: the lowest acknowledged offset is no longer promised"

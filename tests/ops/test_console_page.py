@@ -335,7 +335,7 @@ def test_many_simultaneous_changes_are_one_line() -> None:
     later, other = _row(60_000, "later"), _row(1_005, "t", type_="TOPIC")
     assert _told(story, later, *reversed(many)) == [
         (60_000, "change", "User:eve: later"),
-        (1_000, "change", "User:eve made 10 changes of config, the last one: v=9"),
+        (1_000, "change", "User:eve made 10 config changes, the last one: v=9"),
     ]
     # Two clients without a principal are not one.
     two = [{**one, "who": f"client {at // 5} (no principal)"} for at, one in enumerate(many)]

@@ -143,6 +143,6 @@ async def test_interrupted_command_says_how_to_set_the_earlier_throttle_again() 
         await cluster.mover.run()
     assert cluster.rates == OWN
     assert cluster.reports[-1] == (
-        "the throttle stays. Set the one before again: raftlog configs alter broker ''"
+        "the throttle stays. Restore the previous one: raftlog configs alter broker ''"
         f" --set {LEADER_THROTTLE}=4 --delete {FOLLOWER_THROTTLE}"
     )

@@ -93,9 +93,7 @@ def test_story_01_killed_leader_is_told() -> None:
     )
     assert line.weight is Weight.TROUBLE
     assert the(told, "CRASHED").text.startswith("controller-1 started again: its process had been")
-    assert told.summary == ("1 change of the leader", "1 crash (controller-1)"), (
-        "a bound is not a length"
-    )
+    assert told.summary == ("1 leader change", "1 crash (controller-1)"), "a bound is not a length"
 
 
 def test_story_02_hanging_leader_is_replaced_after_the_fetch_timeout() -> None:
@@ -446,7 +444,7 @@ def test_story_09_earlier_config_change_is_told() -> None:
     )  # fmt: skip
     assert [one.text for one in told.suspects] == [
         "User:ann changed config topic:orders:retention.ms: 1 → 2",
-        "User:bob made 9 changes of config broker:0:k, broker:1:k, …",
+        "User:bob made 9 changes to config broker:0:k, broker:1:k, …",
     ]
     stall = the(told, "LAO_STALL")
     assert stall.until_ms == -1

@@ -435,7 +435,7 @@ async def test_truncation_of_committed_records_is_logged_as_critical() -> None:
     assert replica.dropped_committed == "", "the log said nothing of what it drops"
     replica._append(events.Append(events.LogSpan(2, 3, ((1, 2),), chunks[2], 1)))
     replica._truncate(events.Truncate(1))
-    assert "according to the log offset 1 was committed" in replica.dropped_committed
+    assert "according to the log, offset 1 was committed" in replica.dropped_committed
 
 
 @simulated

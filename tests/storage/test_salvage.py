@@ -285,8 +285,8 @@ async def test_log_whose_last_write_has_lost_both_marks_is_not_repaired(tmp_path
     flip(wal_of(tmp_path / "a"), begin + 30)
     flip(wal_of(tmp_path / "a"), begin + size)
     assert salvage(tmp_path / "a").why_not == (
-        "no intact data tells how the log ended after offset 58: it is unknown which records this"
-        " node has acknowledged there"
+        "no intact data shows where the log ended after offset 58, so it is unknown which later"
+        " records this node has acknowledged"
     )
 
 

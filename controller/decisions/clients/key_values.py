@@ -200,13 +200,13 @@ def _compare(old: KeyValue | None, one: rpc.KeyValueAlteration, field: str) -> N
     ):
         if not one.HasField(name) or getattr(one, name) == found:
             continue
-        what = "made" if name == "expected_create_offset" else "put"
+        what = "created" if name == "expected_create_offset" else "put"
         present = "does not exist" if old is None else f"was {what} at offset {found}"
         expected = getattr(one, name)
-        wanted = "to be absent" if expected == NOT_THERE else f"as of offset {expected}"
+        wanted = "not to exist" if expected == NOT_THERE else f"at offset {expected}"
         raise refuse(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"key {one.key} {present}, but was expected {wanted}",
+            f"key {one.key} {present}, but the request expects it {wanted}",
             f"{field}.{name}",
         )
 
@@ -306,7 +306,7 @@ def revoke_lease(
 
 
 def list_leases(state: ControllerState, now: float) -> Reply:
-    """Return all leases by id, as of the committed image."""
+    """Return all leases, sorted by id, as of the committed image."""
     image = state.log.committed
     leases = [
         rpc.ListedLease(

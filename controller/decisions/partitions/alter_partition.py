@@ -112,7 +112,7 @@ def _check_epochs(
     if data.leader_epoch < partition.leader_epoch:
         raise refuse(
             ErrorCode.FENCED_LEADER_EPOCH,
-            f"leader epoch {data.leader_epoch} is over; the present one is"
+            f"leader epoch {data.leader_epoch} is over; the current one is"
             f" {partition.leader_epoch}",
             "leader_epoch",
         )

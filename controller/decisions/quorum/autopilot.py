@@ -1,4 +1,4 @@
-"""Autopilot: a spare replaces a dead voter, in two changes of the voter set.
+"""Autopilot: a spare replaces a dead voter, in two changes to the voter set.
 
 A voter is dead when the leader has not heard from it for controller.quorum.voter.replace.after.ms.
 A spare is an observer that offers itself, can be reached at its endpoints, and has followed without
@@ -43,9 +43,9 @@ STEADY_S = 10.0
 voters are replaced sooner.
 """
 MAX_SPARES = 16
-"""Most spares that are probed at a time."""
+"""Maximum number of spares that are probed at a time."""
 SHOWN = 3
-"""Most observers whose conditions a reason lists."""
+"""Maximum number of observers whose conditions a reason lists."""
 
 Key = tuple[int, str]
 """Node id and directory id of a replica."""
@@ -201,8 +201,9 @@ class Autopilot:
         if spare.id == gone.id:
             return Plan(
                 Step.WAIT,
-                f"{said}, but runs with another directory: of {len(voters)} voters none is removed"
-                " before another is added",
+                f"{said}, and runs again with another directory, which can join only after"
+                f" the voter is removed; of {len(voters)} voters, an even number, none is removed"
+                " first",
             )
         return self._changed(
             seen, voters, Plan(Step.ADD, reason, spare, (*voters, spare), len(voters), gone.id)
@@ -248,11 +249,11 @@ class Autopilot:
         return found
 
     def _changed(self, seen: QuorumDescription, voters: tuple[VoterEntry, ...], plan: Plan) -> Plan:
-        """Return the plan if its set needs no more votes than the present one and has a live
+        """Return the plan if its set needs no more votes than the current one and has a live
         majority, else a plan to wait.
         """
         if len(plan.voters) // 2 > len(voters) // 2:
-            return Plan(Step.WAIT, "the new set would need more votes than the present one")
+            return Plan(Step.WAIT, "the new set would need more votes than the current one")
         try:
             self._members.check_live_majority(seen, plan.voters)
         except ApiError as error:
@@ -288,7 +289,7 @@ class Autopilot:
     ) -> str:
         """Return why an observer is not a spare, or "" if it is."""
         if not one.spare_endpoint:
-            return "does not offer itself: it has controller.quorum.voter.replace.after.ms=0"
+            return "is not offered as a spare: it has controller.quorum.voter.replace.after.ms=0"
         if any(voter.id == one.node_id for voter in voters):
             return "has the id of a voter"
         if one.node_id in self._state.log.pending.brokers:
@@ -341,7 +342,7 @@ class Autopilot:
             if not is_heard(one):
                 condition = "silent"
             elif is_voter or not one.spare_endpoint:
-                condition = "live" if is_voter else "live, does not offer itself"
+                condition = "live" if is_voter else "live, not offered as a spare"
             else:
                 condition = self._unfit(seen, one, voters, now) or "ready"
             described.replicas.add(
@@ -355,7 +356,7 @@ class Autopilot:
 
 
 def is_heard(one: ReplicaDescription) -> bool:
-    """Return whether a replica has fetched lately."""
+    """Return whether a replica has fetched recently."""
     return 0 <= one.last_fetch_age_ms <= LIVE_WITHIN_MS
 
 

@@ -32,7 +32,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Kafka's upgrade types."""
 HEARD_WITHIN_MS = 5_000
 """Longest age, in ms, of a voter's last fetch for which its reported features still describe its
-present build, not the one before a roll.
+current build, not the one before a roll.
 """
 
 
@@ -149,8 +149,8 @@ def _warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[st
             continue
         if update.name == versions.METADATA_VERSION:
             yield (
-                f"{update.name} goes from {current} to {level}: an epoch of -1 passes for every"
-                " replica, and one that has lost its disk may join an ISR"
+                f"{update.name} goes from {current} to {level}: ISR changes no longer need"
+                " broker epochs, so a replica that has lost its disk may join an ISR"
             )
         elif update.name == versions.LAO_VERSION:
             yield (
@@ -181,7 +181,7 @@ def _brokers_against(image: Image, name: str, level: int) -> Iterator[str]:
 
 
 def _voters_against(seen: QuorumDescription, node_id: int, level: int) -> Iterator[str]:
-    """Yield an obstacle for each current voter that has not lately reported to support the level.
+    """Yield an obstacle for each current voter that has not recently reported to support the level.
 
     This node knows its own levels.
     """
@@ -192,7 +192,7 @@ def _voters_against(seen: QuorumDescription, node_id: int, level: int) -> Iterat
         known = _level_of(progress.get(voter_id))
         if known is None:
             yield (
-                f"voter {voter_id} has not been heard from lately: whether it supports"
+                f"voter {voter_id} has not been heard from recently: whether it supports"
                 f" metadata.version {level} is unknown"
             )
         elif known < level:

@@ -1,4 +1,4 @@
-"""Changes of the voter set (KIP-853), with the checks in Kafka's order: one replica at a time, each
+"""Changes to the voter set (KIP-853), with the checks in Kafka's order: one replica at a time, each
 committed before the next begins.
 
 A set takes effect in the quorum's core as soon as its VotersRecord is appended. So the checks here
@@ -143,7 +143,7 @@ class Membership:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"a process of node {gone.id} with directory {gone.directory_id} is a voter and"
-                " has fetched lately: it must not be removed to join anew",
+                " has fetched recently: it must not be removed to join anew",
                 "voter_id",
             )
         rest = tuple(voter for voter in voters if voter is not gone)
@@ -186,7 +186,7 @@ class Membership:
         if named is not None and named.offset > state.log.committed.offset:
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"the change of the voter set at {named.offset} is not committed yet",
+                f"the change to the voter set at {named.offset} is not committed yet",
             )
         if self._describe is None or state.log.committed.offset < state.log.epoch_start_offset:
             raise refuse(
@@ -236,7 +236,7 @@ class Membership:
             )
 
     def is_live(self, seen: QuorumDescription, voter: VoterEntry) -> bool:
-        """Return whether a voter has fetched lately, or is this node."""
+        """Return whether a voter has fetched recently, or is this node."""
         if voter.id == self._node_id:
             return True
         return any(

@@ -100,7 +100,7 @@ def transfer_leadership(
     if not _is_live(target):
         raise refuse(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"node {target_id} has not fetched from the leader lately",
+            f"node {target_id} has not fetched from the leader recently",
             "target_id",
         )
     if target.low_on_space:

@@ -130,7 +130,7 @@ def _protocols(settings: Settings) -> str | None:
         return f"the name {twice} occurs more than once"
     used = [*bound(settings), controllers_name(settings)]
     if unknown := [name for name in used if name and not protocol_of(settings, name)]:
-        return f"it lacks the protocol of {unknown[0]}: PLAINTEXT or SSL"
+        return f"must give the protocol of {unknown[0]}: PLAINTEXT or SSL"
     return None
 
 

@@ -109,14 +109,14 @@ class Settings:
     )
     controller_listener_names: ListenerNames = _key(
         (),
-        "The listeners of controllers that nodes use. On a controller: its listeners that serve"
-        " nodes, first the one that it uses itself to reach the others; all others serve only"
-        " clients. On a broker: the name, and so the protocol, by which it connects to controllers."
-        " Required with several listeners.",
+        "The listeners over which nodes reach controllers. On a controller: those of its listeners"
+        " that serve nodes, first the one that it uses itself to reach the other controllers; the"
+        " rest serve only clients. On a broker: the name, and so the protocol, of the controllers'"
+        " listener to which it connects. Required with several listeners.",
     )
     inter_broker_listener_name: ListenerName = _key(
         "",
-        "The listener on which brokers fetch from each other; all others serve only clients."
+        "The listener on which brokers fetch from each other; the rest serve only clients."
         " Required with several listeners.",
         roles=BROKER,
     )
@@ -401,10 +401,9 @@ class Settings:
     # --- snapshots -------------------------------------------------------------------------------
     metadata_log_max_record_bytes_between_snapshots: Positive = _key(
         20 << 20,
-        "A node takes a snapshot when it has applied this much log since the last one; if its state"
-        " is larger than 4 MiB, also at least four times the size of the state. That bounds the"
-        " cost of snapshots of a large state. A smaller value means a faster start and more"
-        " writing.",
+        "A node takes a snapshot when it has applied this much log since the last one. If its state"
+        " is larger than 4 MiB, it waits for at least four times the size of the state, which"
+        " bounds the cost of snapshots. A smaller value means a faster start and more writing.",
         unit="bytes",
         roles=CONTROLLER,
     )
@@ -578,13 +577,13 @@ class Settings:
     watch_max_watchers: Positive = _key(
         10_000,
         "The maximum number of metadata watches that a broker serves. One connection can have at"
-        " most half of those that are left.",
+        " most as many as it leaves free for the others.",
         roles=BROKER,
     )
     watch_history_max_bytes: Positive = _key(
         32 << 20,
-        "About how much memory a broker uses for past changes. A watch can continue at another"
-        " broker as long as that broker still has the changes after the watch's token.",
+        "The approximate memory that a broker uses for past changes. A watch can continue at"
+        " another broker as long as that broker still has the changes after the watch's token.",
         unit="bytes",
         roles=BROKER,
     )

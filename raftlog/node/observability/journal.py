@@ -92,8 +92,8 @@ KINDS: Mapping[Kind, About] = {
     ),
     Kind.LOG_MENDED: About(
         {"set_aside": str},
-        "The controller's log was damaged, and was mended with exactly the records that it had had."
-        " `set_aside`: where the damaged log is.",
+        "The controller's log was damaged, and was repaired with exactly the records that it"
+        " had held. `set_aside`: where the damaged log is.",
     ),
     Kind.CAMPAIGN_BEGAN: About(
         {"epoch": int, "reason": str, "last_leader_id": int},
@@ -152,8 +152,8 @@ KINDS: Mapping[Kind, About] = {
         {"offset": int, "stood_ms": int}, "The lowest acknowledged offset advances again."
     ),
     Kind.REGISTERED: About({"broker_epoch": int}, "The broker has registered."),
-    Kind.FENCED: About({"reason": str}, "The broker knows that it is fenced, or fences itself."),
-    Kind.UNFENCED: About({"broker_epoch": int}, "The broker knows that it is unfenced."),
+    Kind.FENCED: About({"reason": str}, "The broker learned that it is fenced, or fenced itself."),
+    Kind.UNFENCED: About({"broker_epoch": int}, "The broker learned that it is unfenced."),
     Kind.CONTROLLER_LOST: About(
         {"controller_id": int}, "The broker no longer follows an active controller."
     ),

@@ -32,7 +32,7 @@ def add_refusal_metrics(
     def collect() -> Iterator[Metric]:
         family = CounterMetricFamily(
             "raftlog_quorum_messages_refused",
-            "Quorum messages with claims that this node does not believe.",
+            "Quorum messages refused because this node does not believe their claims.",
             labels=("message", "field"),
         )
         for kind, count in refused().items():
@@ -227,7 +227,7 @@ def _brokers(response: controller_pb2.DescribeBrokersResponse) -> Iterator[Metri
     )
     yield gauge(
         "raftlog_lowest_acknowledged_offset_held_back_seconds",
-        "Seconds since when the lowest acknowledged offset has been unknown, or has not advanced"
+        "Seconds for which the lowest acknowledged offset has been unknown, or has not advanced"
         " although it is below the high watermark.",
         response.held_back_ms / 1000,
     )
@@ -375,7 +375,7 @@ def add_watch_metrics(
     )
     metrics.counter(
         "raftlog_watches_too_slow",
-        "Compacted watches that had not read fast enough.",
+        "Watches counted in raftlog_watches_compacted whose clients had read too slowly.",
         too_slow,
     )
 

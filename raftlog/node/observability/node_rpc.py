@@ -172,7 +172,7 @@ class NodeRpc:
         )
         directory = self._facts.directory
         if not request.probe_disk:
-            response.probe_failure = "the request does not ask for a disk probe"
+            response.probe_failure = "no disk probe was requested"
         elif self._probing:
             response.probe_failure = "a disk probe for another caller is still running"
         else:

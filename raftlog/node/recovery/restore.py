@@ -67,8 +67,8 @@ def restore(
             f" {cluster_id!r}: --same-cluster requires the old id"
             if same_cluster
             else f"the state belongs to cluster {cluster_id!r}: give a restored cluster a new id,"
-            " as nodes of the two clusters must not meet. Only if all controllers of the old"
-            " cluster are lost for good, keep the id, and with it the brokers: --same-cluster"
+            " so that nodes of the two clusters refuse each other. Only if all controllers of the"
+            " old cluster are lost for good, keep the id, and with it the brokers: --same-cluster"
         )
     if len(source.generations) > MAX_RECOVERIES:
         raise ConfigError(

@@ -65,7 +65,7 @@ class Stretch(NamedTuple):
     batches: list[bytes]
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Return whole batches from ``offset`` on: at least one, as many as fit.
+        """Return whole batches from ``offset`` onwards: at least one, as many as fit.
 
         Raises ApiError OFFSET_OUT_OF_RANGE if no batch begins at ``offset``.
         """
@@ -114,7 +114,7 @@ class Salvage:
     snapshots: dict[SnapshotId, int]
     """Sizes of the intact snapshots, in bytes."""
     snapshot_bytes: Callable[[SnapshotId, int, int], bytes]
-    """Function that reads a snapshot from a position on, up to a number of bytes."""
+    """Function that reads a snapshot from a position onwards, up to a number of bytes."""
     why_not: str = ""
     """Why this log cannot be mended itself, although it can help others; empty if it can."""
 
@@ -237,8 +237,8 @@ def _why_not(directory: Path, found: Salvage) -> str:
     if found.end.offset < found.state.end_offset_at_least:
         known = max((one[-1].span.end for one in found.contents if one), default=0)
         return (
-            f"no intact data tells how the log ended after offset {known}: it is unknown which"
-            " records this node has acknowledged there"
+            f"no intact data shows where the log ended after offset {known}, so it is unknown"
+            " which later records this node has acknowledged"
         )
     try:
         require_vote(directory / VOTE_FILE, read_vote_file(directory), found.end.epoch)

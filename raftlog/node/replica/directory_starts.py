@@ -68,9 +68,8 @@ class VoterStarts:
             return Refusal(
                 ErrorCode.DIRECTORY_IN_USE,
                 "start",
-                f"start {start.count} of directory {directory_id} is from a copy: this process,"
-                " also"
-                f" node {node_id}, runs with that directory, start {self._store.starts.count}",
+                f"this process, node {node_id}, runs with directory {directory_id} (start"
+                f" {self._store.starts.count}): start {start.count} is of a copy of it",
             )
         known = self.known(directory_id)
         if known is None or start.follows(known):
@@ -79,9 +78,8 @@ class VoterStarts:
             ErrorCode.DIRECTORY_SET_BACK,
             "start",
             f"directory {directory_id} of node {node_id} is an older copy, or was restored from"
-            " one:"
-            f" this is its start {start.count} with nonce {start.nonces[0]:x}, but start"
-            f" {known.count} with nonce {known.nonce:x} is known",
+            f" one: it is at start {start.count} (nonce {start.nonces[0]:x}), but had already"
+            f" reached start {known.count} (nonce {known.nonce:x})",
         )
 
     def refusal_of(

@@ -368,7 +368,7 @@ class Replica(PeerListener):
         last_ms = self._log.last_timestamp_ms
         stamp_ms = self._time.next_stamp_ms(last_ms, self._asked_for_time())
         if stamp_ms < last_ms:
-            log.warning("log time goes back", by_ms=last_ms - stamp_ms)
+            log.warning("the timestamps in the log go back", by_ms=last_ms - stamp_ms)
         return stamp_ms
 
     def time_ms(self) -> int:
@@ -774,8 +774,8 @@ class Replica(PeerListener):
         committed = self._log.committed_above(end_offset)
         if committed > end_offset:
             self.dropped_committed = (
-                f"committed records are lost: according to the log offset {committed - 1} was"
-                f" committed, but the leader of epoch {self.core.epoch} has other records from"
+                f"committed records are lost: according to the log, offset {committed - 1}"
+                f" was committed, but the leader of epoch {self.core.epoch} has other records from"
                 f" offset {end_offset} on"
             )
             log.error("committed records are dropped", why=self.dropped_committed)

@@ -154,7 +154,7 @@ function show(d) {
     d.changes.map((one) => [one.offset, time(one.at_ms), one.who,
       one.sentence + (!one.partitions ? "" : one.type === "TOPIC"
         ? " with " + one.partitions + (one.partitions === 1 ? " partition" : " partitions")
-        : "; and " + one.partitions + " more changes of partitions") +
+        : "; and " + one.partitions + " more changes to partitions") +
       (one.times > 1 ? ", " + one.times + " times" : "")]))]);
   fill("incidents", d.incidents, () => incidents(d.incidents));
 }
