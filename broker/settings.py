@@ -167,10 +167,10 @@ class BrokerSettings:
     request_timeout_ms: int = Settings.request_timeout_ms
     request_timeout_max_ms: int = Settings.request_timeout_max_ms
     max_parked_reads: int = 10_000
-    """Most parked reads; others are refused."""
+    """Maximum number of parked reads; others are refused."""
     image_max_bytes: int = BROKER_IMAGES_MAX_BYTES
-    """Most bytes of log and images kept above the image at LAO; beyond that the broker stops
-    reading the log until LAO moves.
+    """Maximum number of bytes of log and images kept above the image at LAO; beyond that the broker
+    stops reading the log until LAO moves.
     """
     lifecycle: LifecycleSettings = field(default_factory=LifecycleSettings)
     follower: FollowerSettings = field(default_factory=FollowerSettings)

@@ -417,8 +417,8 @@ class Decider:
         kind: str = "",
         first: int = 0,
     ) -> Decision:
-        """Decide one request, or the requests of a group, from ``first`` on, that succeed unchanged
-        (then in the Write's ``group``).
+        """Decide one request, or the requests of a group, from ``first`` onwards, that succeed
+        unchanged (then in the Write's ``group``).
 
         An error of the request is in the decision; nothing is raised. Only facts that the request
         reports are changed: a heartbeat counts whatever the decision is. ``kind``: name of the
@@ -488,8 +488,8 @@ class Decider:
             return Refusal(error)
 
     def _accepted(self, writes: ConfigWrites, first: int) -> ConfigWrites | None:
-        """Return the requests of a group, from ``first`` on, that succeed unchanged, or None if the
-        first one needs a full decision.
+        """Return the requests of a group, from ``first`` onwards, that succeed unchanged, or None
+        if the first one needs a full decision.
         """
         state = self.state
         if state.without_space or writes.cluster_id not in ("", state.cluster_id):
@@ -671,7 +671,7 @@ class Decider:
             self.state.ask_unfence(broker_id)
 
     def _registration(self, broker_id: int, broker_epoch: int) -> Broker | None:
-        """Return the broker if this is its present epoch and it has not completed a controlled
+        """Return the broker if this is its current epoch and it has not completed a controlled
         shutdown, else None.
         """
         broker = self.state.log.pending.brokers.get(broker_id)

@@ -64,12 +64,14 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 log = structlog.get_logger(__name__)
 
 SET_ASIDE_MAX = 3
-"""Most damaged states that a directory keeps; a disk that damages more must be replaced."""
+"""Maximum number of damaged states that a directory keeps; a disk that damages more must be
+replaced.
+"""
 AGAIN_S = 1.0
 """Time in seconds between two rounds of requests."""
 TIMEOUT_S = 10.0
 RECORDS_MAX_BYTES = 1 << 20
-"""Most bytes of records in one answer, unless the first batch alone is larger."""
+"""Maximum number of bytes of records in one answer, unless the first batch alone is larger."""
 _METHOD = "/raftlog.wire.quorum.v1.Quorum/FetchMissingRecords"
 QUORUM = pb.DESCRIPTOR.services_by_name["Quorum"]
 Damage = CorruptLogError | DamagedIdentityError

@@ -104,8 +104,8 @@ CONTROLLER_MAX_PARKED_REPLIES: Final = 262_144
 CONTROLLER_TURN_MAX_REQUESTS: Final = 2_000
 CONTROLLER_TURN_MAX_RECORDS: Final = 5_000
 CONTROLLER_TURN_MAX_MS: Final = 25
-"""The first of these bounds to be reached ends a turn of decisions: followers must be answered in
-time.
+"""Maximum duration of a turn of decisions, in ms. Reaching this bound, or that on requests or
+records, ends the turn, so that followers are answered in time.
 """
 CONTROLLER_TURN_MAX_REFUSALS: Final = 1_000
 """Maximum number of requests refused per turn because their deadline has passed or the leadership

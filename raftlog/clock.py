@@ -192,7 +192,7 @@ class QuorumTime:
         return stamp_after(last_ms, time_ms, majority.passed_ms)
 
     def majority(self, voters: Collection[int]) -> Majority | None:
-        """Return the times of a majority of the voters, or None if too few were heard lately."""
+        """Return the times of a majority of the voters, or None if too few were heard recently."""
         now = self._now()
         if (
             self._compared is None

@@ -320,7 +320,7 @@ _CLASSES: dict[Any, type[ApiError]] = {}
 
 class UnknownOutcomeError(ApiError):
     """The request may or may not have been executed; ``code`` tells why that is unknown. Not a
-    refusal: read the present state before writing again.
+    refusal: read the current state before writing again.
     """
 
 

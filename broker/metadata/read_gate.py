@@ -46,7 +46,7 @@ RETRY_S = 0.25
 class ReadLease:
     """The lease that lets this broker answer strict reads.
 
-    ``broker_epoch``: returns that of its present registration, or -1 if it has none.
+    ``broker_epoch``: returns that of its current registration, or -1 if it has none.
     """
 
     def __init__(self, broker_epoch: Callable[[], int], on_wanted: Callable[[], None]) -> None:

@@ -134,8 +134,8 @@ def _page(
 def describe_cluster(
     image: Image, request: broker_pb2.DescribeClusterRequest, cluster_id: str, listener: str = ""
 ) -> broker_pb2.DescribeClusterResponse:
-    """Return the brokers by id, fenced ones only on request, and the controller that this image
-    knows.
+    """Return the brokers, sorted by id, fenced ones only on request, and the controller that this
+    image knows.
 
     ``listener``: as in ``metadata``.
     """
@@ -305,11 +305,11 @@ def _layers(image: Image, kind: int, name: str) -> list[tuple[dict[str, str], in
 
 
 MAX_KEYS = 1_000
-"""Most keys in one answer."""
+"""Maximum number of keys in one answer."""
 MAX_BYTES = 1 << 20
-"""Most bytes of keys and values in one answer, unless a single one is larger."""
+"""Maximum number of bytes of keys and values in one answer, unless a single one is larger."""
 MAX_HIDDEN = 20_000
-"""Most hidden keys that one answer skips."""
+"""Maximum number of hidden keys that one answer skips."""
 
 
 def check_list_key_values(request: broker_pb2.ListKeyValuesRequest) -> None:
@@ -331,7 +331,7 @@ def list_key_values(
     request: broker_pb2.ListKeyValuesRequest,
     may_describe: Callable[[str], bool] | None = None,
 ) -> broker_pb2.ListKeyValuesResponse:
-    """Return the requested keys, by name.
+    """Return the requested keys, sorted by name.
 
     ``may_describe``: whether a key may be shown, or None if all may. An answer does not reveal that
     a hidden key exists. The request must have been checked. Raises POLICY_VIOLATION if too many

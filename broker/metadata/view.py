@@ -42,9 +42,9 @@ from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.quorum.admission import MAX_EPOCH
 
 WAITING_BYTES = 4 << 10
-"""Most bytes of chunks that wait to be folded. All brokers fold them at the same write, which is
-acknowledged later by 0.1 ms per broker on one machine. A batch costs 3.4 us alone, 2.2 us with 15
-others, and no less with more.
+"""Maximum number of bytes of chunks that wait to be folded. All brokers fold them at the same
+write, which is acknowledged later by 0.1 ms per broker on one machine. A batch costs 3.4 us alone,
+2.2 us with 15 others, and no less with more.
 """
 _IMAGE_FACTOR = 8
 _IMAGE_BYTES = 4096
@@ -391,7 +391,7 @@ class View:
         self.changes = ChangeCollector()
         """Changes since they were last taken, for components that read only the tip."""
         self.moves = 0
-        """Number of changes of the newest image."""
+        """Number of changes to the newest image."""
         self.other_moves = 0
         """Number of those changes that changed more than config values."""
         self._clear(generation)

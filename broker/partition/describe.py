@@ -1,5 +1,5 @@
 """A broker's descriptions of its replicas: their state, the ISRs that it leads (KIP-24: the leader
-is the first to know), and the partitions that it leads by the metadata but cannot serve.
+is the first to know), and the partitions that it leads according to the metadata but cannot serve.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raftlog.wire.data.v1 import data_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
 PAGE_PARTITIONS = 1000
-"""Most partitions examined for one answer."""
+"""Maximum number of partitions examined for one answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class LinkLost(msgspec.Struct, frozen=True):
 
 
 class ReplicaFetchAnswered(msgspec.Struct, frozen=True):
-    """The leader's answer on its present link; the shell drops answers of an older link."""
+    """The leader's answer on its current link; the shell drops answers of an older link."""
 
     leader_id: int
     response: pb.ReplicaFetchResponse
@@ -173,7 +173,7 @@ class Flushed(msgspec.Struct, frozen=True):
 class RetentionDue(msgspec.Struct, frozen=True):
     """Retention must be checked for these partitions.
 
-    ``time_ms``: present time, comparable to timestamps.
+    ``time_ms``: current time, comparable to timestamps.
     """
 
     keys: tuple[PartitionKey, ...]

@@ -159,7 +159,7 @@ class Follower(Role):
 
 
 MAX_OUTSTANDING = 2
-"""Most outstanding fetches: one that waits at the leader, and one with news for it."""
+"""Maximum number of outstanding fetches: one that waits at the leader, and one with news for it."""
 FIRST_PAUSE_S = 0.020
 
 
@@ -333,7 +333,7 @@ class LeaderLink:
         self._pause_s, self._refusal = 0.0, 0
         for result in response.partitions:
             follower = self.followers.get((result.topic_id, result.partition_index))
-            # An answer for an older position of the follower does not apply to the present one.
+            # An answer for an older position of the follower does not apply to the current one.
             if (
                 follower is not None
                 and follower.stage is Stage.FETCHING

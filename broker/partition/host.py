@@ -64,13 +64,13 @@ class PartitionSettings:
     ineligible_backoff_ms: int = 500
     """Delay before an ISR change that the controller refused as ineligible is proposed again."""
     max_pending_produces: int = 10_000
-    """Most produce requests that wait for replicas or the disk; others are refused."""
+    """Maximum number of produce requests that wait for replicas or the disk; others are refused."""
     max_parked_fetches: int = 10_000
-    """Most consumer fetches that wait for records; others are answered at once."""
+    """Maximum number of consumer fetches that wait for records; others are answered at once."""
     request_timeout_max_ms: int = Settings.request_timeout_max_ms
     max_partitions_per_message: int = 5_000
-    """Most partitions in a replica fetch, its answer, or an AlterPartition request; the rest goes
-    into the next one.
+    """Maximum number of partitions in a replica fetch, its answer, or an AlterPartition request;
+    the rest goes into the next one.
     """
 
 

@@ -336,7 +336,7 @@ class LeaderIsr:
         )
 
     def _is_eligible(self, follower: FollowerState) -> bool:
-        """Return whether, by the image, a follower's fetches are from its present registration, and
+        """Return whether, by the image, a follower's fetches are from its current registration, and
         the follower may be in an ISR.
         """
         broker = self._host.broker(follower.replica_id)

@@ -58,7 +58,7 @@ from raftlog.wire.controller.v1.controller_pb2 import ReplicaLogReport
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 REPORTED_AGAIN_MAX = 200
-"""Most leaderless partitions that one heartbeat reports again."""
+"""Maximum number of leaderless partitions that one heartbeat reports again."""
 
 
 class Roles:
@@ -330,7 +330,7 @@ class Partitions:
 
         These are the unreported ones if any, else some of the others again [the controller has
         changed, or did not know the state in which they were reported]. Only complete durable logs
-        of the present registration are reported.
+        of the current registration are reported.
         """
         host = self._host
         again = islice(host.leaderless, REPORTED_AGAIN_MAX)
@@ -370,7 +370,7 @@ class Partitions:
         return found
 
     def unserved(self, now: float, *, low_space: bool) -> Unserved:
-        """Return the partitions that this broker leads by the metadata but cannot serve.
+        """Return the partitions that this broker leads according to the metadata but cannot serve.
 
         O(1).
         """

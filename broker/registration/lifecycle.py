@@ -156,7 +156,7 @@ class Lifecycle:
 
     @property
     def unfenced(self) -> bool:
-        """True if this broker's own image shows its present registration unfenced.
+        """True if this broker's own image shows its current registration unfenced.
 
         Controlled shutdown does not fence.
         """
@@ -443,9 +443,9 @@ class Lifecycle:
 
     def _check_registration(self, now: float) -> None:
         """Determine from the broker's own image whether its registration is unfenced, and still the
-        present one.
+        current one.
 
-        The broker registers again only if this very process made the present registration [two live
+        The broker registers again only if this very process made the current registration [two live
         processes with one id would replace each other for ever]. An image that has not reached the
         registration, or belongs to another log, does not count.
         """

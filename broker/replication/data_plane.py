@@ -68,7 +68,7 @@ class Figures:
 log = structlog.get_logger(__name__)
 
 NOTES_MAX = 20
-"""Most lines of one kind that a step logs.
+"""Maximum number of lines of one kind that a step logs.
 
 A broker may become the leader of thousands of partitions in one step, and logging each takes longer
 than beginning to lead it: meanwhile no request is answered.
@@ -149,8 +149,8 @@ CHECK_EVERY_S = 1.0
 RETENTION_KEYS = 1_000
 """Number of partitions that one step checks for retention."""
 FETCH_MAX_BYTES = 32 << 20
-"""Most bytes of records in an answer to a consumer, whatever its request allows: they pass through
-memory, and into one message.
+"""Maximum number of bytes of records in an answer to a consumer, whatever its request allows: they
+pass through memory, and into one message.
 """
 BODIES = frozenset({"produce", "fetch", "list_offsets"})
 """The bodies of a BrokerRequest that are served here."""
@@ -321,7 +321,7 @@ class DataPlane:
         return replicas.describe_led(request, self._loop.time())
 
     def unserved(self) -> Unserved:
-        """Return the partitions that this broker leads by the metadata but cannot serve."""
+        """Return the partitions that this broker should lead by its image, but cannot serve."""
         self._step_status()
         return self.replicas.unserved(self._loop.time(), low_space=self.space.low)
 

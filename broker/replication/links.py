@@ -122,7 +122,7 @@ class LeaderLink:
             self._step(LinkLost(self.leader_id))
 
     def received(self, link: Link, messages: Sequence[pb.ReplicaFetchResponse]) -> None:
-        """Process answers on the present link; drop unexpected ones."""
+        """Process answers on the current link; drop unexpected ones."""
         for message in messages:
             if (
                 not self._closed

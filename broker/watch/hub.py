@@ -160,9 +160,9 @@ class ProgressClock:
 
 
 STEP_CHANGES = 256
-"""Most changes that one piece of work examines."""
+"""Maximum number of changes that one piece of work examines."""
 STEP_SENDS = 64
-"""Most watchers to which one piece of work sends a response."""
+"""Maximum number of watchers to which one piece of work sends a response."""
 RESPONSE_BYTES = 256 << 10
 """Size in bytes at which a response is full: no further change is added."""
 

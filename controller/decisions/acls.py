@@ -34,13 +34,17 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_ENTRIES = 20_000
-"""Most entries in a cluster; every node's image holds all of them. Kafka has no such bound; its
-clusters have some ten thousand.
+"""Maximum number of entries in a cluster; every node's image holds all of them. Kafka has no such
+bound; its clusters have some ten thousand.
 """
 MAX_OF_ONE_PRINCIPAL = 200
-"""Most entries of one principal on one resource pattern; a change examines all of them."""
+"""Maximum number of entries of one principal on one resource pattern; a change examines all of
+them.
+"""
 MAX_PREFIX_CHARS = 200_000
-"""Most characters in all prefixes together: each takes a node of the index, about 250 bytes."""
+"""Maximum number of characters in all prefixes together: each takes a node of the index, about 250
+bytes.
+"""
 ID_BYTES = 16
 _PRINCIPAL = "User:"
 

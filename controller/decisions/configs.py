@@ -83,8 +83,8 @@ def incremental_alter_configs(
 def accepted_writes(
     view: ImageView, settings: ControllerSettings, writes: ConfigWrites, begin: int
 ) -> int:
-    """Return how many requests of a group, from ``begin`` on, ``incremental_alter_configs`` would
-    accept completely.
+    """Return how many requests of a group, from ``begin`` onwards, ``incremental_alter_configs``
+    would accept completely.
 
     The count may end before a request that needs a full decision. No config write affects the
     decision on another, so all are decided before any is folded.
@@ -118,8 +118,8 @@ def _plain(
     *,
     printable: bool,
 ) -> int:
-    """Return the index of the first change, from ``begin`` on, that needs a full decision, or the
-    number of changes.
+    """Return the index of the first change, from ``begin`` onwards, that needs a full decision, or
+    the number of changes.
 
     ``printable``: all texts are known to be printable.
     """

@@ -2,7 +2,7 @@
 
 Every change to a partition is made here. The rules are kept together because they interact:
 
-* A leader is active and in the ISR. The present leader stays if it can; else the first replica, in
+* A leader is active and in the ISR. The current leader stays if it can; else the first replica, in
   replica order, that can lead; else the partition has no leader.
 * A replica that leaves the ISR below ``min.insync.replicas`` becomes an eligible leader replica
   (ELR, KIP-966): it has everything up to the high watermark, which does not advance while there is
@@ -46,7 +46,7 @@ class Election(Enum):
     """Which replicas may be elected leader."""
 
     ONLINE = 0
-    """A member of the ISR; the present leader stays if it can."""
+    """A member of the ISR; the current leader stays if it can."""
     PREFERRED = 1
     """The first replica if it is active and in the ISR; else as ONLINE."""
     UNCLEAN = 2
@@ -76,7 +76,7 @@ class Elections(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """The present and intended replicas of a partition."""
+    """The current and intended replicas of a partition."""
 
     replicas: tuple[int, ...]
     removing: tuple[int, ...]
@@ -138,7 +138,7 @@ class Brokers:
 
 
 def assignment_of(partition: Partition) -> Assignment:
-    """Return a partition's present assignment."""
+    """Return a partition's current assignment."""
     return Assignment(partition.replicas, partition.removing_replicas, partition.adding_replicas)
 
 
@@ -173,7 +173,7 @@ def next_state(
 ) -> pb.PartitionChangeRecord | None:
     """Return the record of a change, or None if nothing changes.
 
-    ``isr`` must be a subset of the replicas of ``assignment``; each keeps its present value if
+    ``isr`` must be a subset of the replicas of ``assignment``; each keeps its current value if
     None. ``eligible``: whether replicas that leave the ISR may become eligible leader replicas.
     """
     present = assignment_of(partition) if assignment is None else assignment
@@ -246,7 +246,7 @@ def elections_outside_isr(view: ImageView, records: Iterable[Record]) -> Electio
 
 
 def _last_leader(partition: Partition) -> int:
-    """Return the present leader, else the last known one, else the only member of the ISR, else
+    """Return the current leader, else the last known one, else the only member of the ISR, else
     NO_LEADER.
     """
     if partition.leader != NO_LEADER:
@@ -323,10 +323,10 @@ def _record(
 
 
 MAX_ELECTIONS = 1000
-"""Most elections in one batch, as in Kafka."""
+"""Maximum number of elections in one batch, as in Kafka."""
 MAX_REMOVALS = 5_000
-"""Most partitions that one batch removes a broker from, where several batches are allowed. Such a
-batch takes well below a fetch timeout.
+"""Maximum number of partitions that one batch removes a broker from, where several batches are
+allowed. Such a batch takes well below a fetch timeout.
 """
 
 

@@ -23,7 +23,7 @@ from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_REPLICAS = 1_000_000
-"""Most replicas placed by one call."""
+"""Maximum number of replicas placed by one call."""
 
 
 def active_brokers(view: ImageView) -> list[int]:

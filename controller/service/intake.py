@@ -44,8 +44,8 @@ ones.
 """
 
 NEW_A_LOOK = 8_192
-"""Most items that one call moves into the heap: more in a tenth of a second is a flood, and the
-rest times out a little late.
+"""Maximum number of items that one call moves into the heap: more in a tenth of a second is a
+flood, and the rest times out a little late.
 """
 
 

@@ -146,8 +146,9 @@ SHARED_MAX_BYTES = 256 << 10
 answer is also kept.
 """
 TURN_ANSWERS = 32
-"""Most answers to registered brokers in one turn of the loop. Sending an answer takes longer than
-deciding it, and no stopwatch here measures that. In between, the loop serves followers and clients.
+"""Maximum number of answers to registered brokers in one turn of the loop. Sending an answer takes
+longer than deciding it, and no stopwatch here measures that. In between, the loop serves followers
+and clients.
 """
 
 

@@ -69,7 +69,7 @@ log = structlog.get_logger(__name__)
 HOLD_MAX_S = 0.025
 """Longest time in seconds that LAO is held back to be sent with records."""
 REMEMBERED = 64
-"""Most commits above LAO that are timed."""
+"""Maximum number of commits above LAO that are timed."""
 _NEW_SHARE = 0.25
 _PAUSE_S = 1.0
 """Longest interval between commits, in seconds, that still counts as a steady rate."""

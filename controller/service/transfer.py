@@ -220,7 +220,7 @@ class LeadershipTransfer:
         self.begin(target_id, reason, answer)
 
     def _check_soon(self) -> None:
-        """Check the transfer after all effects of the present event."""
+        """Check the transfer after all effects of the current event."""
         if not self._check_due:
             self._check_due = True
             self._loop.call_soon(self._check)

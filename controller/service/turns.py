@@ -123,7 +123,7 @@ MAX_TURN_RECORDS, MAX_TURN_S = (
     limits.CONTROLLER_TURN_MAX_MS / 1000,
 )
 TURN_MAX_REQUEST_BYTES = 64 << 10
-"""Most bytes of requests that one turn decides.
+"""Maximum number of bytes of requests that one turn decides.
 
 If more wait, the next chunk is decided while this one is written and replicated.
 """

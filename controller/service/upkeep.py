@@ -52,7 +52,7 @@ PROBE_AGAIN_S = 0.1
 REFUSALS = 2
 """Number of consecutive refused connects, PROBE_AGAIN_S apart, that count as evidence."""
 MAX_PROBES = 32
-"""Most probes at a time; further brokers are left to their session."""
+"""Maximum number of probes at a time; further brokers are left to their session."""
 
 
 class BrokerProbes:

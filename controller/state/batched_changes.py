@@ -119,7 +119,7 @@ class IsrRemovals:
         self._left[broker_id] = left._replace(begin=begin)
 
     def due(self, view: ImageView) -> Write | None:
-        """Return the next changes of one broker, or None if the examined partitions need none.
+        """Return the next changes to one broker, or None if the examined partitions need none.
 
         Elects no unclean leaders: ``balance`` does.
         """
@@ -213,8 +213,8 @@ class JoinElections:
 def _next(
     view: ImageView, broker_id: int, begin: PartitionKey
 ) -> tuple[list[Partition], PartitionKey]:
-    """Return the next partitions of a broker from a key on, at most one batch, and the key after
-    the last of them.
+    """Return the next partitions of a broker from a key onwards, at most one batch, and the key
+    after the last of them.
     """
     held: Replicas = view.replicas_of.get(broker_id) or NO_REPLICAS
     keys = list(islice(held.since(begin), MAX_REMOVALS))
@@ -230,7 +230,7 @@ def holds_many(view: ImageView, broker_id: int) -> bool:
 
 
 MAX_RAISED = 1000
-"""Most leader epochs raised in one batch."""
+"""Maximum number of leader epochs raised in one batch."""
 RETRY_S = 0.02
 """Delay, in seconds, before a registration that arrived while epochs were being raised is decided
 again.

@@ -4,7 +4,7 @@ and the chunk under construction.
 No other module changes any of them. An epoch has three stages. *Claim*: ``inherit`` folds the log
 that the leader found, inherited tail included, until ``claimed``. *Active*: ``add`` appends each
 decision, ``end_chunk`` completes a chunk, ``commit`` follows the high watermark. *Closed*: from
-``close`` on.
+``close`` onwards.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """

@@ -136,7 +136,7 @@ class ReadLeases:
         self._granted_at[broker_id] = now
 
     def ends_at(self, broker_id: int) -> float:
-        """Return the time from which a broker's present incarnation certainly holds no lease,
+        """Return the time from which a broker's current incarnation certainly holds no lease,
         unless it is granted another.
         """
         if broker_id in self._registered:

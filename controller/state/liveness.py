@@ -2,7 +2,7 @@
 
 Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
 
-Sessions: the brokers that have been in contact lately.
+Sessions: the brokers that have been in contact recently.
 
 Gone processes: a broker whose process seems to have ended is fenced before its session ends. The
 evidence (``BrokerProbes``): the connection that carried its heartbeats broke, and its listener,
@@ -426,8 +426,8 @@ class AbsentIds:
     def absent(
         self, image: Image, is_alive: Callable[[int, float], bool], now: float
     ) -> list[Absent]:
-        """Return the absent brokers that hold replicas, by id, including those that ``update`` has
-        not recorded yet.
+        """Return the absent brokers that hold replicas, sorted by id, including those that
+        ``update`` has not recorded yet.
 
         Changes nothing. O(brokers).
         """
@@ -463,7 +463,7 @@ FORGOTTEN_AFTER_S = 10.0
 every second.
 """
 MAX_WAITS = 100
-"""Most waiting brokers that are listed; others are answered, but not listed."""
+"""Maximum number of waiting brokers that are listed; others are answered, but not listed."""
 
 
 class AwaitedIdError(ApiError):
@@ -512,7 +512,7 @@ class IdWaits:
         self._waits.pop(place, None)
 
     def listed(self, now: float) -> list[IdWait]:
-        """Return the brokers that asked lately, by address."""
+        """Return the brokers that asked recently, by address."""
         self._forget(now)
         return [self._waits[place] for place in sorted(self._waits)]
 

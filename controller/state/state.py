@@ -3,8 +3,8 @@
 ``apply`` is the only place where a decision changes soft state.
 
 The feature level ``broker.heartbeat.version`` implements the double roll of KIP-343. Level 0: every
-registered broker counts as active from its registration on, legacy ones (registration version 0)
-too. No broker is fenced for silence, and brokers that support heartbeats neither send them nor
+registered broker counts as active from its registration onwards, legacy ones (registration version
+0) too. No broker is fenced for silence, and brokers that support heartbeats neither send them nor
 fence themselves: all builds behave alike, so that brokers can be replaced, and rolled back, one by
 one. A broker that fetches the log or registers counts as heard from, so that a second process under
 the id of a live broker is still refused. Level 1: heartbeats are enabled. It can be set once every
@@ -165,7 +165,7 @@ class ControllerState:
 
         Raises NOT_CONTROLLER for a broker epoch beyond this log: the broker knows a registration
         that this controller does not, so this controller is stale. Raises STALE_BROKER_EPOCH for
-        any registration other than the present one.
+        any registration other than the current one.
         """
         if broker_id < 0:
             raise ApiError(

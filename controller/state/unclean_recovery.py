@@ -41,7 +41,9 @@ AGGRESSIVE, BALANCED, REQUESTED = "aggressive", "balanced", "requested"
 CHECK_EVERY_S = 0.5
 """Interval in seconds at which waiting partitions are examined without a new report."""
 MAX_LOOKS = 1_000
-"""Most partitions examined in one step, and per interval without a new report; takes 20 ms."""
+"""Maximum number of partitions examined in one step, and per interval without a new report; takes
+20 ms.
+"""
 
 
 class LogEnd(NamedTuple):
@@ -147,7 +149,7 @@ class UncleanRecovery:
     ) -> None:
         """Record a broker's reports on leaderless partitions.
 
-        Reports on another state of a partition than the present one are ignored; the broker repeats
+        Reports on another state of a partition than the current one are ignored; the broker repeats
         them.
         """
         for one in reports:

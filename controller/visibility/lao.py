@@ -293,7 +293,7 @@ class Registrations:
 
 
 WAITING_MAX = 100
-"""Most broker ids that an answer lists."""
+"""Maximum number of broker ids that an answer lists."""
 
 
 class LaoView:
@@ -432,7 +432,7 @@ class LaoView:
         return -1 if broker is None else broker.applied
 
     def known_lao_of(self, broker_id: int) -> int:
-        """Return the known LAO that a broker reported in this epoch under its present registration,
+        """Return the known LAO that a broker reported in this epoch under its current registration,
         or -1 if it reported none.
         """
         broker = self._registrations.current.get(broker_id)

@@ -28,8 +28,8 @@ from raftlog.metadata.sketch import bucket_of
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 COMMITS_MAX = 4096
-"""Most commits tracked with a time of their own. Beyond that, a new commit gets the time of the
-previous one: with so many waiting, all have waited for long.
+"""Maximum number of commits tracked with a time of their own. Beyond that, a new commit gets the
+time of the previous one: with so many waiting, all have waited for long.
 """
 
 

@@ -174,7 +174,7 @@ def _top(plugins: Sequence[Plugin]) -> type[PipedGroup]:
         """The top-level group, which lists commands by section.
 
         A command that lacks a module names the extra that installs it; a command's former name
-        leads to the present one.
+        leads to the current one.
         """
 
         last = tuple(one.name for one in plugins)

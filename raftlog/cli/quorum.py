@@ -1,4 +1,4 @@
-"""``raftlog quorum``: the controllers, and changes of the voter set."""
+"""``raftlog quorum``: the controllers, and changes to the voter set."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class WatchedChange:
-    """A change of one entity."""
+    """A change to one entity."""
 
     token: str
     """The token with which ``watch --since`` continues after this change."""
@@ -72,7 +72,7 @@ async def watch(
     ] = 0.0,
     as_json: JsonLines = False,
 ) -> None:
-    """Print each change of the metadata in order, until interrupted.
+    """Print each change to the metadata in order, until interrupted.
 
     Continues at another broker if one is lost; misses no change, and shows none twice. At the end
     it prints how to continue later.

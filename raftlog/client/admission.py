@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from raftlog.transport.probe import TlsSeen
 
 PATIENCE_S = 0.1
-"""Longest wait in seconds for a connection to be refused, and for name servers."""
+"""Longest wait, in seconds, for a refused connection, and for the answer of a name server."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """First bytes sent by a gRPC client: the preface, and empty settings."""
 _NO_GRPC = (b"HTTP/", b"<")

@@ -60,7 +60,7 @@ NAMESPACES = {
 
 
 class Surroundings(Protocol):
-    """What a client takes from the process in which it is created."""
+    """The network and the randomness that a process provides to the clients created in it."""
 
     bootstrap: str
     """Brokers for a client that is created without any."""
@@ -113,7 +113,9 @@ class AsyncClient:
         self._made_by = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends_with_loop = surroundings is None
-        """False only in a simulated process, whose end after a kill could not be awaited."""
+        """Whether the client closes its connections when its loop ends: not in a simulated process,
+        which a kill ends without waiting for that.
+        """
         if surroundings is not None:
             self._make_transport, self._rng = surroundings.admit(self)
 
@@ -233,7 +235,7 @@ class AsyncClient:
         tip: bool = False,
         idle_timeout_s: float | None = None,
     ) -> AsyncChanges:
-        """Watch the changes of the metadata, in order and each once, across brokers.
+        """Return a stream of the changes to the metadata: each once, in order, across brokers.
 
         A selector is a path or a prefix of paths: "configs/topic/orders", "topics/ord*",
         "brokers/". Without selectors: every change except periodic bookkeeping. ``since``: continue
@@ -261,10 +263,10 @@ class AsyncClient:
         self._opened().brokers.see(token_to_wire(_token(token, "token")))
 
     async def forget(self) -> None:
-        """Forget the position and the session, as needed after InconsistentGenerationError.
+        """Forget the position and the session: continue like a new client.
 
-        Use it when the cluster was restored or recovered, so that earlier reads and writes may be
-        lost. Later reads require no earlier position, and later writes are those of a new client.
+        Needed after InconsistentGenerationError: the cluster was restored or recovered, so that
+        earlier reads and writes may be lost. Later reads require no earlier position.
         """
         self._opened().forget()
 

@@ -161,7 +161,7 @@ class BrokerClient(Writer):
         *,
         idempotent: bool = False,
     ) -> asyncio.Future[broker_pb2.BrokerResponse]:
-        """Send a request, which the caller must not change any more. The future's result is the
+        """Send a request, which the caller must not change afterwards. The future's result is the
         response, even if it contains an error. The caller handles tokens.
         """
         return self.start(request, timeout_s, idempotent=idempotent)

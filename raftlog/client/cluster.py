@@ -140,7 +140,7 @@ class AsyncFeatures(Namespace):
         """Raise levels, all or none; with ``downgrade``, lower them.
 
         Raises InvalidUpdateVersionError, whose message states what prevents the change. ``unsafe``
-        requests an unsafe downgrade (KIP-584), which is refused likewise.
+        requests an unsafe downgrade (KIP-584), which is refused for the same reasons.
         """
         kind = _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE if downgrade else _UPGRADE
         body = controller_pb2.UpdateFeaturesRequest(
@@ -285,7 +285,7 @@ class _Alterable(Namespace):
     async def delete_all(
         self, expected: Mapping[str, Expected], **how: Unpack[WriteOptions]
     ) -> WriteResult[OffsetResult]:
-        """Delete several entities, each on its condition: all, or none."""
+        """Delete several entities, all or none. ``expected``: the condition of each, by name."""
         return await self._alter(expected, how, argument="expected")
 
     async def _alter(

@@ -614,7 +614,7 @@ class AsyncRecords(AsyncStream[Record]):
             return await self._poll(timeout_s)
 
     async def _poll(self, timeout_s: float) -> list[Record]:
-        """Poll; raise, once, why a partition has never answered."""
+        """Poll. If a partition has never answered, raise the reason, once."""
         left_s = max(0.0, self._answers_by - self._loop.time())
         if timeout_s < left_s:
             return await self._consumer.poll(timeout_s)

@@ -82,7 +82,7 @@ class ControllerClient(Writer):
         request: controller_pb2.ControllerRequest | ConfigWrite,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> asyncio.Future[controller_pb2.ControllerResponse]:
-        """Send a request, which the caller must not change any more. The hot path.
+        """Send a request, which the caller must not change afterwards. The hot path.
 
         The future's result is the response, even if it contains an error. Without a response, it
         fails with ApiError REQUEST_TIMED_OUT or NETWORK_EXCEPTION, which tells whether the outcome

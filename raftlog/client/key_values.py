@@ -1,4 +1,4 @@
-"""The key-value store: small values under keys, changed on conditions, all or nothing."""
+"""The key-value store: small values under keys, with conditional and atomic changes."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class AsyncKeyValues(Namespace):
     async def alter(
         self, *changes: KeyChange, **how: Unpack[WriteOptions]
     ) -> WriteResult[OffsetResult]:
-        """Make several changes to different keys at once, each on its condition: all, or none.
+        """Make several conditional changes to different keys in one write: all, or none.
 
         Without changes, no request is sent, and the result has no token. Raises
         InvalidUpdateVersionError for a condition that does not hold, which its ``field`` names;

@@ -218,7 +218,7 @@ class LogReader:
         self._failures: dict[str, str] = {}
         """Controllers that did not answer or refuse this client, with the reasons."""
         self._round: set[str] = set()
-        """The controllers in ``_failures`` that were tried in the present round."""
+        """The controllers in ``_failures`` that were tried in the current round."""
 
     async def info(self) -> LogInfo:
         """Return the state of the active controller's log. Raises ApiError."""
@@ -414,7 +414,7 @@ class CommittedImage:
         self._builder: ImageBuilder | None = None
 
     async def read(self) -> Image:
-        """Return the image at the present high watermark. Raises ApiError, CorruptLogError."""
+        """Return the image at the current high watermark. Raises ApiError, CorruptLogError."""
         if self._builder is not None:
             try:
                 return await self._read_on(self._builder)

@@ -41,7 +41,7 @@ class RecordMetadata:
 
 
 class Waiting:
-    """One record in the producer. ``deadline``: time after which it is not sent any more."""
+    """One record in the producer. ``deadline``: time after which it is no longer sent."""
 
     __slots__ = ("caller", "data", "deadline", "future", "unknown")
 
@@ -265,8 +265,8 @@ class Producer(PartitionClient):
     ) -> asyncio.Future[RecordMetadata]:
         """Queue a record; the future ends like :meth:`send`, no later than the delivery timeout.
 
-        ``partition``: -1 chooses it by the key's hash, or, without a key, the same one for all
-        records that share a batch. Raises ApiError THROTTLING_QUOTA_EXCEEDED when the buffer is
+        ``partition``: -1 chooses it by the key's hash; records without a key that share a batch go
+        to the same partition. Raises ApiError THROTTLING_QUOTA_EXCEEDED when the buffer is
         full, or MESSAGE_TOO_LARGE; nothing is sent then.
         """
         record = data_pb2.DataRecord(key=key, value=value, timestamp_ms=timestamp_ms)

@@ -156,7 +156,7 @@ PATIENCE_MIN_S = 0.25
 PATIENCE_MAX_S = 2.0
 """Seconds until another server is tried; doubled each time, for slow machines."""
 ROUTES_MAX = 16
-"""Maximum number of links, including present ones, up to which a server's notice opens one in
+"""Maximum number of links, including current ones, up to which a server's notice opens one in
 advance.
 """
 ANSWER_MARGIN_S = 0.5
@@ -279,7 +279,7 @@ class Router(ABC):
     def start(
         self, request: Any, timeout_s: float, *, idempotent: bool = False
     ) -> asyncio.Future[Any]:
-        """Send a request, which the caller must not change any more. The future ends with the
+        """Send a request, which the caller must not change afterwards. The future ends with the
         response or an ApiError, by ``timeout_s`` + ANSWER_MARGIN_S.
 
         Creates no Task if a link is open.

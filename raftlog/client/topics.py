@@ -113,7 +113,7 @@ class AsyncTopics(Namespace):
         number of partitions.
 
         For clusters whose list is too long for one answer. Continue with the page's ``next``. Each
-        page shows the broker's present image.
+        page shows the broker's current image.
         """
         body = broker_pb2.MetadataRequest(response_partition_limit=partitions, cursor=cursor)
         response = await self._core.read(body, **how)
@@ -248,7 +248,7 @@ class AsyncPartitions(Namespace):
         """Move partitions to other brokers; the first broker becomes the preferred leader.
 
         Returns when the moves have started; ``reassignments`` lists them until they are done.
-        ``keep_replication_factor``: refuse a change of the number of replicas (KIP-860).
+        ``keep_replication_factor``: refuse to change the number of replicas (KIP-860).
         """
         return await self.reassign_all(
             {topic: replicas}, keep_replication_factor=keep_replication_factor, **how

@@ -18,7 +18,7 @@ OFFSET_MAX = (1 << 63) - 1
 
 
 class Absent(int):
-    """The type of ABSENT: an int that is accepted as an offset, while no other -1 is."""
+    """The type of ABSENT: the only negative number that is accepted as an expected offset."""
 
     def __reduce__(self) -> str:
         return "ABSENT"

@@ -1,4 +1,4 @@
-"""Watches: the changes of the metadata from a position onwards, in order, each once, across
+"""Watches: the changes to the metadata from a position onwards, in order, each once, across
 brokers.
 
 A watch is one call to one broker. If that broker is lost, is fenced or has no room, the watch
@@ -66,7 +66,7 @@ class CompactedError(ApiError):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one entity by one record.
+    """A change to one entity by one record.
 
     ``before`` and ``after`` are None where the entity does not exist. ``initial``: the entity
     existed when the watch began; ``offset`` is then the image's, and the token follows the whole
@@ -394,7 +394,7 @@ class Watch:
         self._pause = self._loop.call_later(pause_s, self._attempt)
 
     def lost(self, call: WatchCall, reason: str, error: ApiError | None = None) -> None:
-        """Continue at another broker: the present one is lost, silent, or refuses this client
+        """Continue at another broker: the current one is lost, silent, or refuses this client
         (``error``).
         """
         if call is not self._call:

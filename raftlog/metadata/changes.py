@@ -1,4 +1,4 @@
-"""Changes of entities by the records of a log, with the values before and after.
+"""Changes to entities by the records of a log, with the values before and after.
 
 The fold itself reports each change (:meth:`ImageDraft.replace`, for the state hash), and the
 recorder here stores it. This is the only definition of a change, for `raftlog history`, watches and
@@ -24,7 +24,7 @@ from raftlog.metadata.words import to_json
 
 
 class ChangeRecorder(ImageBuilder):
-    """A draft that records each change of an entity as (kind, key, before, after); None stands for
+    """A draft that records each change to an entity as (kind, key, before, after); None stands for
     an absent entity.
     """
 
@@ -97,7 +97,7 @@ class ChangeRecorder(ImageBuilder):
 
 
 class Changed(NamedTuple):
-    """One change of one entity.
+    """One change to one entity.
 
     ``before`` and ``after``: JSON, or None if absent. ``principal``: the author; empty for the
     controller itself, or if unknown. ``recovery``: for a partition whose leader was elected from
@@ -164,7 +164,7 @@ class Position(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One change of one entity by the record at ``position.offset``.
+    """One change to one entity by the record at ``position.offset``.
 
     ``before`` and ``after``: the entity in the image, or None if absent.
     """

@@ -487,7 +487,7 @@ def plan_of(image: Image, wanted: Wanted) -> Plan:
 
 
 def _topic_wanted(name: str, present: Topic, want: Topic, problems: list[str]) -> Topic:
-    """Return the desired topic; properties that the file omits keep their present values."""
+    """Return the desired topic; properties that the file omits keep their current values."""
     partitions = present.partitions if want.partitions == DEFAULT else want.partitions
     if partitions < present.partitions:
         problems.append(

@@ -493,7 +493,7 @@ class Timeline:
         return sorted(found, key=lambda one: (one.at_ms, one.node_id, one.seq))
 
     def changes(self, kind: str) -> list[Changed]:
-        """Return the changes of one kind of entity, in the order of the log."""
+        """Return the changes to one kind of entity, in the order of the log."""
         return [one for one in self.log.changes if one.kind == kind]
 
 

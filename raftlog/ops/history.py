@@ -1,4 +1,4 @@
-"""The history of a cluster: the changes of an entity, and the timeline of a period."""
+"""The history of a cluster: the changes to an entity, and the timeline of a period."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def changes_of(source: LogSource, asked: Query, first_ms: int, last_ms: int) -> 
 def changes_of_topic_id(
     source: LogSource, key: str, first_ms: int, last_ms: int
 ) -> Iterator[Changed]:
-    """Yield the changes of the topic with this id and of its partitions."""
+    """Yield the changes to the topic with this id and of its partitions."""
     id_ = parse_topic_id(key)
     if id_ is None:
         return

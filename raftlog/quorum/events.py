@@ -272,8 +272,8 @@ class Reply(msgspec.Struct, frozen=True):
 class ReplyFetch(msgspec.Struct, frozen=True):
     """Answer a FetchRequest.
 
-    If ``max_bytes`` > 0, the shell adds up to that many bytes from ``offset`` on, in whole batches,
-    but at least one batch.
+    If ``max_bytes`` > 0, the shell adds up to that many bytes from ``offset`` onwards, in whole
+    batches, but at least one batch.
     """
 
     reply_to: Any
@@ -284,7 +284,7 @@ class ReplyFetch(msgspec.Struct, frozen=True):
 
 class ReplySnapshot(msgspec.Struct, frozen=True):
     """Answer a FetchSnapshotRequest: the shell adds ``size`` and up to ``max_bytes`` from
-    ``position`` on.
+    ``position`` onwards.
 
     If the position is beyond the end, the shell answers POSITION_OUT_OF_RANGE; if the snapshot has
     since been removed, SNAPSHOT_NOT_FOUND.

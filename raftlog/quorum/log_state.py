@@ -41,8 +41,8 @@ class EpochIndex:
         return self._epochs[0] if self._epochs else -1
 
     def append(self, epoch: int, start: int) -> None:
-        """Record that the records from ``start`` on belong to ``epoch``. Raises ValueError if an
-        epoch or an offset decreases.
+        """Record that the records from ``start`` onwards belong to ``epoch``. Raises ValueError if
+        an epoch or an offset decreases.
         """
         if self._epochs:
             if epoch == self._epochs[-1]:

@@ -101,7 +101,7 @@ class _Look(NamedTuple):
     group: _Group
     """The last group that was formed."""
     version: int
-    """The offset that a conditional change of the group expects."""
+    """The offset that a conditional change to the group expects."""
     waiting: Sequence[KeyValue]
     """Keys of the members without a group, in order of arrival."""
 

@@ -70,8 +70,8 @@ class AsyncElection(Holder):
             raise PlaceLostError(f"the leadership was lost: {error.message}") from error
 
     async def resign(self) -> None:
-        """Resign, so that another client can lead. Idempotent. Raises ApiError: the lease then
-        expires, or ends with the next call.
+        """Resign, so that another client can lead. Idempotent. After an ApiError, the
+        lease expires by itself, or ends with the next call.
         """
         await self._place.leave()
 

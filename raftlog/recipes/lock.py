@@ -42,8 +42,8 @@ class AsyncLock(Holder):
         return await self._place.take(self._value, timeout_s)
 
     async def release(self) -> None:
-        """Release the lock to the next client. Idempotent. Raises ApiError: the lease then expires,
-        or ends with the next call.
+        """Release the lock to the next client. Idempotent. After an ApiError, the lease expires by
+        itself, or ends with the next call.
         """
         await self._place.leave()
 

@@ -96,7 +96,7 @@ class Place:
         timeout passes first; the place is then given up.
 
         A queue that is not empty is read at least once, whatever the timeout. Raises
-        PlaceLostError, and ApiError: there is no place then.
+        PlaceLostError or ApiError; this client then has no place.
         """
         await self.enter(value)
         try:
@@ -153,8 +153,8 @@ class Place:
             raise
 
     async def leave(self) -> None:
-        """Leave the queue. Idempotent. Raises ApiError: the lease then expires, or ends with the
-        next call. A place that was lost needs no request.
+        """Leave the queue. Idempotent. After an ApiError, the lease expires by itself, or ends with
+        the next call. A place that was lost needs no request.
         """
         if (lease := self._lease) is None:
             return

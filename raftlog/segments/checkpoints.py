@@ -155,7 +155,9 @@ def log_hash_at(begin: Checkpoint | None, draft: ImageDraft) -> LogHash:
 def batches_from(
     place: Place, manifest: Manifest, offset: int, *, checked: bool = False
 ) -> Iterator[Headed]:
-    """Yield the batches of an export from an offset on. Raises CorruptExportError, ExportError."""
+    """Yield the batches of an export from an offset onwards. Raises CorruptExportError,
+    ExportError.
+    """
     for segment in manifest.of_kind(RAW):
         if segment.last_offset >= offset:
             yield from read_headed(

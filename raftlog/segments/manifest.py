@@ -214,10 +214,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     or None if never set. ``exported_at``: UTC. ``features``: the levels of all features at the end,
     or None if written by a raftlog that did not record them. ``state_hashes``: the nodes' reports
     of the state and of the log, by offset. ``log_hash``: the hash of the exported bytes from
-    ``log_hash_begin_offset`` on, or empty if unknown. ``origin``: the kind of the log's cluster,
-    empty for raftlog's own. ``state_from``: the records before this offset are the state there, not
-    history; None if all are history. ``differs_from``: an offset at which the system whose log was
-    imported had another state than folding this log gives, or None if none is known;
+    ``log_hash_begin_offset`` onwards, or empty if unknown. ``origin``: the kind of the log's
+    cluster, empty for raftlog's own. ``state_from``: the records before this offset are the state
+    there, not history; None if all are history. ``differs_from``: an offset at which the system
+    whose log was imported had another state than folding this log gives, or None if none is known;
     ``differs_in``: what differed. ``checkpoints``: states at intermediate offsets, by offset.
     ``bucketing``: records by group of the compacted ranges, or None if no range has them.
     ``retired``: files that are no longer part of the export, and are removed after a while.

@@ -213,7 +213,7 @@ def require_same(bucket: Segment, records: Segment) -> None:
 
 
 def corrupt_at(segment: Segment, offset: int, why: str) -> CorruptExportError:
-    """Return the error for a file with a fault from ``offset`` on."""
+    """Return the error for a file with a fault from ``offset`` onwards."""
     return CorruptExportError(
         f"{segment.describe()} is corrupt: {why}",
         file=segment.file,

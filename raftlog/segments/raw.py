@@ -261,7 +261,7 @@ def read_headed(
     begin_offset: int = 0,
     checked: bool = False,
 ) -> Iterator[Headed]:
-    """Yield each batch of a raw segment from an offset on, like
+    """Yield each batch of a raw segment from an offset onwards, like
     :func:`raftlog.segments.raw.read_stream`.
 
     An intact file may still be the wrong one: it must have the offsets in the manifest, and belong

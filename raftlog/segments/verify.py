@@ -370,8 +370,8 @@ def claims_beyond_end(
 ) -> list[Claim]:
     """Compare the nodes' new reports for offsets after the export's end with the log.
 
-    ``read`` returns the log from an offset on (empty at its end). A hash there covers the export,
-    too.
+    ``read`` returns the log from an offset onwards (empty at its end). A hash there covers the
+    export, too.
     """
     wanted = {one.offset + 1 for one in asked if one.log_hash and one.offset >= end.end_offset}
     there: dict[int, LogHash] = {}

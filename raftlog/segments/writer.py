@@ -435,8 +435,8 @@ class ExportWriter:
             )
 
     def append_chunk(self, chunk: bytes) -> None:
-        """Append whole committed batches, from ``next_offset`` on, after verifying their checksums
-        and offsets.
+        """Append whole committed batches, from ``next_offset`` onwards, after verifying their
+        checksums and offsets.
 
         Raises ExportGapError, CorruptLogError, UnknownRecordError, ExportError.
         """

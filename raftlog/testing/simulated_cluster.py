@@ -79,7 +79,7 @@ class SimulatedCluster:
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the start, by no host's clock."""
+        """Virtual seconds since the start, independent of the hosts' clocks."""
         return self._world.now()
 
     @property
@@ -144,7 +144,7 @@ class SimulatedCluster:
     # --- faults by hand --------------------------------------------------------------------------
 
     def kill(self, name: str) -> None:
-        """End a node or program as by kill -9: unflushed data of a node is lost."""
+        """End a node or program as if by kill -9: unflushed data of a node is lost."""
         self.note("killed", who=name)
         (self._guest(name) or self._world.named(name)).kill()
 
@@ -158,7 +158,7 @@ class SimulatedCluster:
             host.start()
 
     def pause(self, name: str) -> None:
-        """Pause a node or program, as by SIGSTOP."""
+        """Pause a node or program, as if by SIGSTOP."""
         self._check(name)
         self.note("paused", who=name)
         self._world.network.pause(name)

@@ -290,7 +290,7 @@ def history(
     limit: int,
     wanted: ChangeRange,
 ) -> History:
-    """Return the changes of the selected entities."""
+    """Return the changes to the selected entities."""
     groups = selected_groups(export, pool, selection)
     work = partial(_history, export, groups, selection, wanted, limit)
     shuffle = _shuffle(export, groups, columns=COLUMNS + AUTHOR_COLUMNS)

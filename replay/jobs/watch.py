@@ -28,7 +28,7 @@ from replay.text import Field, listing
 from replay.text import console as text_console
 
 _FILES = 2
-"""Most files in a micro-batch."""
+"""Maximum number of files in a micro-batch."""
 
 
 class WatchResult(msgspec.Struct, frozen=True):

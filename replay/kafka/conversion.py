@@ -24,7 +24,8 @@ from replay.kafka.records import KafkaRecord, control_record, metadata_record
 _VOTERS = {"LeaderChangeMessage", "VotersRecord"}
 _ENDS = {"EndTransactionRecord", "AbortTransactionRecord"}
 MAX_TRANSACTION_RECORDS = 1_000_000
-"""Most records kept of an open transaction. Kafka allows 10,000 records per request."""
+"""Maximum number of records kept of an open transaction. Kafka allows 10,000 records per request.
+"""
 
 
 class Counts:

@@ -169,7 +169,7 @@ class Copy:
             known.pop(path, None)
 
     def _index(self, path: Path, position: int) -> None:
-        """Index the batches from a position on, without decoding their records."""
+        """Index the batches from a position onwards, without decoding their records."""
         data = b""
         expected = self._expected.get(path, int(path.stem))
         with path.open("rb") as file:

@@ -263,7 +263,7 @@ def batches(data: bytes, *, position: int = 0) -> Iterator[tuple[int, KafkaBatch
 
 
 def frames(data: bytes, *, position: int = 0, at: int = 0) -> Iterator[tuple[int, Frame]]:
-    """Yield, for each complete batch from a position on, the position after it and the batch.
+    """Yield, for each complete batch from a position onwards, the position after it and the batch.
 
     Stops silently before a batch that the end of the data truncates, and before zeros (the rest of
     a preallocated file). Raises KafkaLogError at a damaged batch; those already yielded are intact.

@@ -222,7 +222,7 @@ class Facts:
 
     @cached_property
     def levels(self) -> list[tuple[int, int]]:
-        """Offset and level of each change of metadata.version."""
+        """Offset and level of each change to metadata.version."""
         rows = self.of(
             RecordType.FEATURE_LEVEL, columns=("feature_name", "offset", "feature_level")
         )

@@ -233,7 +233,7 @@ _LEADING = (
     RecordType.UNREGISTER_BROKER,
     RecordType.FEATURE_LEVEL,
 )
-"""Record types that cause the changes of partitions and hosts in the same batch."""
+"""Record types that cause the changes to partitions and hosts in the same batch."""
 _WHOLE = (RecordType.TOPIC, RecordType.REMOVE_TOPIC, RecordType.REMOVE_LEASE)
 _LED = (RecordType.PARTITION_CHANGE, RecordType.HOSTNAME)
 

@@ -144,8 +144,8 @@ class Sketches:
 
 
 class Sampling(Accumulator):
-    """The samples of a log and the controllers' measurements from ``since_ms`` on; also the part of
-    the pass that collects them.
+    """The samples of a log and the controllers' measurements from ``since_ms`` onwards; also the
+    part of the pass that collects them.
     """
 
     def __init__(self, since_ms: int | None) -> None:

@@ -34,7 +34,7 @@ class TimeSteps(NamedTuple):
 
 class Asked(NamedTuple):
     """Input of the pass: offset (``reached``) and time (``seen_ms``) of the samples that raise LAO,
-    and the time steps in which the waits of records written from ``since_ms`` on are counted.
+    and the time steps in which the waits of records written from ``since_ms`` onwards are counted.
     """
 
     reached: Ints

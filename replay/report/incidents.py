@@ -49,7 +49,7 @@ _LONG_MS = 10_000
 curve.
 """
 _MAX_IDS = 8
-"""Most broker ids that an event lists."""
+"""Maximum number of broker ids that an event lists."""
 GAP_MS = 60_000
 """Longest gap between the beginnings of events of one incident, in ms."""
 BEFORE_MS = 600_000
@@ -202,7 +202,7 @@ class _Within:
 def changes_on_purpose(
     log: Rows, facts: Facts, times: list[tuple[int, int]], origin: str = ""
 ) -> list[Event]:
-    """Return planned changes of configs, topics, feature levels and access control entries in some
+    """Return planned changes to configs, topics, feature levels and access control entries in some
     time ranges, both ends inclusive: one event per kind, principal and moment.
 
     ``origin``: the kind of cluster that wrote the log; other systems' logs do not name principals.

@@ -17,14 +17,14 @@ MAX_BUCKETS = 480
 visible.
 """
 MAX_LANES = 24
-"""Most brokers with a lane."""
+"""Maximum number of brokers with a lane."""
 MAX_EXACT_SPANS = 1500
-"""Most spans drawn individually; above it, spans of one state that begin close together are
-merged.
+"""Maximum number of spans drawn individually; above it, spans of one state that begin close
+together are merged.
 """
 MAX_INCIDENTS = 12
 MAX_EVENTS = 8
-"""Most events shown per incident."""
+"""Maximum number of events shown per incident."""
 
 CRITICAL, WARNING, NOTICE, PLANNED = 3, 2, 1, 0
 """Severities: data was unavailable; redundancy or progress was lost; worth knowing; done on

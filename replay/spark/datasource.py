@@ -38,7 +38,7 @@ from replay.request import parse_time_ms
 from replay.spark.raw_runs import RawRun, Span, plan, read
 
 RUN_RECORDS = 250_000
-"""Most records per task."""
+"""Maximum number of records per task."""
 
 
 class RunPartition(InputPartition):

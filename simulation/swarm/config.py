@@ -115,7 +115,7 @@ class SwarmConfig:
     fetch_timeout_ms: int = 1000
     session_timeout_ms: int = 9000
     queue_messages: int = 65536
-    """Most unsent messages on a link before it is closed."""
+    """Maximum number of unsent messages on a link before it is closed."""
     drift: float = 0.0
     """Each host's clock runs up to this much too fast or too slow."""
     snapshot_bytes: int = 0

@@ -152,14 +152,14 @@ class SimNetwork:
     def stall(
         self, source: str, target: str, seconds: float, conversation: Conversation | None = None
     ) -> int:
-        """Delay everything sent on the present links, in order; return their number."""
+        """Delay everything sent on the current links, in order; return their number."""
         flows = self._flows(source, target, conversation)
         for flow in flows:
             flow.stall(seconds)
         return len(flows)
 
     def mute(self, source: str, target: str, conversation: Conversation) -> int:
-        """Drop all messages in one direction on a conversation's present links, permanently; return
+        """Drop all messages in one direction on a conversation's current links, permanently; return
         their number. Other conversations and new links work, so no keepalive notices.
         """
         flows = self._flows(source, target, conversation)

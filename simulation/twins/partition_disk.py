@@ -96,7 +96,7 @@ class SimPartitionDisk(DiskHardware):
             self._store.drop("the node crashed")
 
     def replace(self, directory_id: str) -> None:
-        """Swap in an empty disk. Raises ConfigError if the present one is in use."""
+        """Swap in an empty disk. Raises ConfigError if the current one is in use."""
         if self._store is not None:
             raise ConfigError(f"the disk {self.directory_id} is in use")
         self.directory_id = directory_id

@@ -130,7 +130,7 @@ class _Asking:
         return contact + self.state.settings.broker_session_timeout_ms / 1000 - now
 
     def on_this_host(self) -> list[Broker]:
-        """Return the brokers registered from this host, by id."""
+        """Return the brokers registered from this host, sorted by id."""
         brokers = self.image.brokers
         return [brokers[id_] for id_ in sorted(brokers) if host_of(brokers[id_]) == self.host]
 

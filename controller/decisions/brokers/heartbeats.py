@@ -237,7 +237,7 @@ def _while_fenced(
 
 def _may_leave_at_once(state: ControllerState, broker: Broker, *, want_fence: bool) -> bool:
     """Return whether a broker may leave at once: it leads no partition or does not want to wait,
-    and the changes of its partitions fit into one batch.
+    and the changes to its partitions fit into one batch.
     """
     if broker.fenced:
         return True

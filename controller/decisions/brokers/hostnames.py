@@ -36,7 +36,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 COLLECT_INTERVAL_S = 60.0
 COLLECT_MAX = 100
-"""Most mappings that one run of the collection deletes."""
+"""Maximum number of mappings that one run of the collection deletes."""
 
 _WORDS = {
     HostnameCause.BY_REGISTRATION: "registered",
@@ -72,7 +72,7 @@ def mapping_change(name: str, broker_id: int | None, cause: HostnameCause) -> Re
 
 
 def list_hostnames(state: ControllerState, now: float) -> Reply:
-    """Return all mappings by name, the absent ids, and the brokers that wait for an id."""
+    """Return all mappings, sorted by name, the absent ids, and the brokers that wait for an id."""
     image = state.log.committed
     body = rpc.ListHostnamesResponse(
         offset=image.offset,

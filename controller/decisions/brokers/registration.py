@@ -360,7 +360,7 @@ def _registration(
 
 
 def _as_registered(broker: Broker) -> Record:
-    """Return the record that would create the present registration."""
+    """Return the record that would create the current registration."""
     process = broker.process
     return record(
         pb.RegisterBrokerRecord(

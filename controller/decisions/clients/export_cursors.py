@@ -32,17 +32,19 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 NAME_MAX_CHARS = 249
 TARGET_MAX_CHARS = 1024
 MAX_CURSORS = 100
-"""Most cursors; each holds the log back on every node, and adds a line to every node's metrics."""
+"""Maximum number of cursors; each holds the log back on every node, and adds a line to every node's
+metrics.
+"""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def cursors_of(image: Image) -> list[ExportCursor]:
-    """Return the export cursors, by name."""
+    """Return the export cursors, sorted by name."""
     return [image.export_cursors[name] for name in sorted(image.export_cursors)]
 
 
 def list_export_cursors(state: ControllerState, look: Look | None, now: float) -> Reply:
-    """Return all cursors by name."""
+    """Return all cursors, sorted by name."""
     image = state.log.committed
     cursors = [
         rpc.ExportCursor(

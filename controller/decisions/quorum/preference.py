@@ -23,7 +23,7 @@ STEADY_MAX_S = 1800.0
 WINDOW_S = 3600.0
 """Time in seconds for which a loss counts."""
 MAX_LOSSES = 64
-"""Most losses remembered."""
+"""Maximum number of losses remembered."""
 
 
 class LeaderPreference:

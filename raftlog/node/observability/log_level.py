@@ -1,4 +1,4 @@
-"""A temporary change of the log level of a running node."""
+"""A temporary change to the log level of a running node."""
 
 from __future__ import annotations
 

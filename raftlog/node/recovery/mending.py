@@ -318,7 +318,9 @@ class Answered(NamedTuple):
 
 
 Ask = Callable[[str, Request], Awaitable[Answered]]
-"""Function that sends a request to a controller. Raises ApiError, also if it cannot be reached."""
+"""Function that sends a request to a controller. Raises ApiError, including if it cannot be
+reached.
+"""
 
 
 class FetchedSnapshots(Protocol):

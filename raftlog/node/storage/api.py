@@ -273,7 +273,8 @@ class LogStore(Protocol):
         """Return the header of a complete snapshot. Raises LookupError, CorruptLogError."""
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Return the stored bytes of a complete snapshot from ``position`` on; empty at its end.
+        """Return the stored bytes of a complete snapshot from ``position`` onwards; empty at its
+        end.
 
         Raises LookupError, ValueError, StorageError.
         """

@@ -79,7 +79,7 @@ def scan_log(
     *,
     seen: Callable[[int, int, int, int], None] | None = None,
 ) -> LogScan:
-    """Check a whole log from ``start_offset`` on, which may lie within the first chunk.
+    """Check a whole log from ``start_offset`` onwards, which may lie within the first chunk.
 
     Chunks that end at or below ``start_offset`` are skipped. ``seen`` is called with the base
     offset, end offset, last timestamp and size of each other chunk. Raises CorruptLogError with the
@@ -153,8 +153,8 @@ def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:
 
 
 def batches_from(chunk: bytes, base_offset: int, offset: int) -> bytes:
-    """Return the batches of a chunk from ``offset`` on, unverified; empty if the chunk ends at or
-    below it.
+    """Return the batches of a chunk from ``offset`` onwards, unverified; empty if the chunk ends at
+    or below it.
 
     Raises ValueError if ``offset`` is not a batch boundary.
     """

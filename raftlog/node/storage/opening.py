@@ -96,8 +96,8 @@ def open_store(
     """Open the storage of a node for this process only. Call ``recover`` next.
 
     An expectation of None accepts any value. Raises ConfigError (not formatted, of another cluster
-    or node, in use by another process), CorruptLogError, and StorageError, also if RocksDB does not
-    open within ``probe_timeout_s`` after an unclean end.
+    or node, in use by another process), CorruptLogError, and StorageError, including if RocksDB
+    does not open within ``probe_timeout_s`` after an unclean end.
     """
     identity = read_identity(directory)
     _check_identity(directory, identity, expect_cluster_id, expect_node_id)
@@ -217,7 +217,7 @@ def open_partition_store(
     """Open the partition replicas in a broker's data directory, which this process must have
     locked. Call ``recover`` next.
 
-    Raises CorruptLogError, and StorageError, also if RocksDB does not open within
+    Raises CorruptLogError, and StorageError, including if RocksDB does not open within
     ``probe_timeout_s`` after an unclean end.
     """
     remove_leftovers(directory)

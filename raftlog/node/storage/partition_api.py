@@ -117,8 +117,8 @@ class LogRuns:
         return max((run.end_offset for run in self._runs if run.end_offset <= offset), default=-1)
 
     def bytes_from(self, offset: int) -> int:
-        """Return the size of the log from ``offset`` on, in bytes; at most the size of one run too
-        high.
+        """Return the size of the log from ``offset`` onwards, in bytes; at most the size of one run
+        too high.
         """
         size = 0
         for run in reversed(self._runs):

@@ -132,7 +132,7 @@ class LogReader:
         return (*self.torn, *map(str, self._snapshots.unsound))
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Return bytes of a snapshot from ``position`` on; empty at its end.
+        """Return bytes of a snapshot from ``position`` onwards; empty at its end.
 
         Raises LookupError, ValueError, StorageError.
         """

@@ -153,13 +153,13 @@ class GroupCommit:
         self.end_offset = self.durable_end_offset = end_offset
 
     def truncated(self, end_offset: int) -> None:
-        """Lower the end of the log, and the durable end, present and pending."""
+        """Lower the end of the log, and the durable end, current and pending."""
         self.end_offset = end_offset
         self.durable_end_offset = min(self.durable_end_offset, end_offset)
         self._covered_end_offset = min(self._covered_end_offset, end_offset)
 
     def flush(self, done: FlushDone, *, inline: bool) -> None:
-        """Call ``done`` once, after all earlier calls, when the present log is durable or the store
+        """Call ``done`` once, after all earlier calls, when the current log is durable or the store
         is broken.
         """
         self._waiting.append(done)

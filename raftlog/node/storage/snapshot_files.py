@@ -118,7 +118,7 @@ class SnapshotFiles:
         return snapshot_file.read_header(self.read(snapshot_id, 0, _HEADER_BYTES_MAX))
 
     def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Return bytes from ``position`` on. Raises LookupError, ValueError, StorageError."""
+        """Return bytes from ``position`` onwards. Raises LookupError, ValueError, StorageError."""
         size = self._sizes[snapshot_id]
         if not 0 <= position <= size:
             raise ValueError(f"position {position} is outside the snapshot, which has {size} bytes")
