@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 
 from raftlog.client.admission import require_tls
 from raftlog.client.arguments import Headers, bytes_of, checked, headers_of
-from raftlog.client.core import Core, require_same_process
+from raftlog.client.core import Core, require_same_process, require_unpatched
 from raftlog.client.options import Addresses, ClientOptions, Options
 from raftlog.client.wire import token_from_wire, token_to_wire
 from raftlog.errors import ApiError, ClientClosedError, RaftlogError, SaslAuthenticationFailedError
@@ -316,6 +316,7 @@ class AsyncClient:
         require_same_process(self._made_by)
         loop = asyncio.get_running_loop()
         if self._core is None:
+            require_unpatched()
             self._core, self._loop = Core(self._options, self._transport(), self._rng), loop
             if self._ends_with_loop:
                 self._open = _until_closed(self._core)

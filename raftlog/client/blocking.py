@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
-from raftlog.client.core import require_same_process
+from raftlog.client.core import require_same_process, require_unpatched
 from raftlog.client.streams import AsyncStream, OneReader
 from raftlog.errors import ApiError, ClientClosedError, ErrorCode, RaftlogError
 
@@ -167,6 +167,7 @@ class LoopThread:
                 "survive a fork, even if the client was closed: start processes with the method "
                 "'spawn' or 'forkserver', or create the first client after the fork"
             )
+        require_unpatched()
         _Process.watch(self)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=_run, args=(loop,), name="raftlog client", daemon=True)

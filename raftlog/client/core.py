@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import random
+import select
+import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from inspect import iscoroutinefunction
@@ -75,6 +77,17 @@ def require_same_process(made_by: int) -> None:
         raise RaftlogError(
             "this client belongs to the parent process, and connections do not survive a fork: "
             "create a client in each process, after the fork"
+        )
+
+
+def require_unpatched() -> None:
+    """Raise RaftlogError if gevent or eventlet has replaced what event loops and gRPC are made of:
+    every call would hang.
+    """
+    if type(threading.Lock()).__module__ != "_thread" or not hasattr(select, "epoll"):
+        raise RaftlogError(
+            "gevent or eventlet has patched this process, but a client needs real threads and "
+            "select.epoll: monkey.patch_all(thread=False, select=False)"
         )
 
 

@@ -34,6 +34,26 @@ def program(text: str, *arguments: str) -> tuple[str, str, int]:
     return done.stdout, done.stderr, done.returncode
 
 
+PATCHED = """
+import asyncio, select, threading, raftlog
+blocking, asynchronous = raftlog.Client("127.0.0.1:1"), raftlog.AsyncClient("127.0.0.1:1")
+loop = asyncio.new_event_loop()
+{patch}
+for call in (blocking.kv.get, lambda key: loop.run_until_complete(asynchronous.kv.get(key))):
+    try:
+        call("k")
+    except raftlog.errors.RaftlogError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("patch", ["threading.Lock = object", "del select.epoll"])
+def test_client_reports_that_gevent_has_patched_the_process(patch: str) -> None:
+    """[Every call hung, whatever its timeout.]"""
+    said, _, _ = program(PATCHED.format(patch=patch))
+    assert said.count("monkey.patch_all(thread=False, select=False)") == 2
+
+
 def test_first_topic_takes_ten_lines_of_code(address: str) -> None:
     with raftlog.connect(address) as client:
         written = client.topics.create("t", partitions=6, acks="visible")
