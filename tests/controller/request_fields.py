@@ -15,8 +15,8 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 Path = tuple[str, ...]
 ACL: dict[str, Any] = {
-    "resource_type": 2, "resource_name": "t", "pattern_type": 3, "principal": "User:a", "host": "*",
-    "operation": 3, "permission_type": 3,
+    "resource_type": 2, "resource_name": "orders", "pattern_type": 3, "principal": "User:alice",
+    "host": "*", "operation": 3, "permission_type": 3,
 }  # fmt: skip
 TYPES = {
     field.name: type(getattr(rpc.ControllerRequest(), field.name))

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,8 @@ from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-STALE, INVALID, INELIGIBLE = (
-    ErrorCode.STALE_BROKER_EPOCH,
-    ErrorCode.INVALID_REQUEST,
-    ErrorCode.INELIGIBLE_REPLICA,
-)
+STALE, INVALID = ErrorCode.STALE_BROKER_EPOCH, ErrorCode.INVALID_REQUEST
+INELIGIBLE = ErrorCode.INELIGIBLE_REPLICA
 RECOVERING = 1
 
 
@@ -26,35 +24,24 @@ class Stage:
     topic: bytes
 
     def propose(
-        self, isr: list[tuple[int, int | None]] | None = None, **fields: Any
+        self,
+        isr: Sequence[int | tuple[int, int]] = (1, 2, 3),
+        broker_epoch: int | None = None,
+        **fields: Any,
     ) -> rpc.AlterPartitionRequest:
-        """A valid proposal to add broker 3, with changes. Epoch None: the present one."""
+        """A valid proposal to add broker 3, with changes; a pair in ``isr`` is (id, epoch)."""
         partition = self.cell.partition(self.topic)
-        members = [(1, None), (2, None), (3, None)] if isr is None else isr
+        broker_id, topic_id = fields.pop("broker_id", 1), fields.pop("topic_id", self.topic)
+        epoch = self.cell.broker(broker_id).epoch if broker_epoch is None else broker_epoch
+        pairs = [(i, self.cell.broker(i).epoch) if isinstance(i, int) else i for i in isr]
         data: dict[str, Any] = {
-            "partition_index": 0,
             "leader_epoch": partition.leader_epoch,
             "partition_epoch": partition.partition_epoch,
-            "leader_recovery_state": 0,
-            "new_isr_with_epochs": [
-                pb.BrokerState(
-                    broker_id=id_,
-                    broker_epoch=self.cell.broker(id_).epoch if epoch is None else epoch,
-                )
-                for id_, epoch in members
-            ],
+            "new_isr_with_epochs": [pb.BrokerState(broker_id=i, broker_epoch=e) for i, e in pairs],
         }
-        broker_id = fields.pop("broker_id", 1)
-        broker_epoch = fields.pop("broker_epoch", None)
-        topic_id = fields.pop("topic_id", self.topic)
         proposal = rpc.AlterPartitionData(**{**data, **fields})
-        return rpc.AlterPartitionRequest(
-            broker_id=broker_id,
-            broker_epoch=self.cell.broker(broker_id).epoch
-            if broker_epoch is None
-            else broker_epoch,
-            topics=[rpc.AlterPartitionTopic(topic_id=topic_id, partitions=[proposal])],
-        )
+        topic = rpc.AlterPartitionTopic(topic_id=topic_id, partitions=[proposal])
+        return rpc.AlterPartitionRequest(broker_id=broker_id, broker_epoch=epoch, topics=[topic])
 
     def result(self, request: rpc.AlterPartitionRequest) -> rpc.AlterPartitionResult:
         return self.cell.send(request).topics[0].partitions[0]
@@ -84,10 +71,10 @@ def _rules(stage: Stage) -> list[tuple[dict[str, Any], ErrorCode]]:
         ({"broker_id": 2}, INVALID),
         ({"partition_epoch": 0}, ErrorCode.INVALID_UPDATE_VERSION),
         ({"isr": []}, INVALID),
-        ({"isr": [(2, None), (3, None)]}, INVALID),
+        ({"isr": [2, 3]}, INVALID),
         ({"leader_recovery_state": RECOVERING}, INVALID),
-        ({"isr": [(1, None)], "leader_recovery_state": RECOVERING}, INVALID),
-        ({"isr": [(1, None), (2, None), (3, 1)]}, INELIGIBLE),
+        ({"isr": [1], "leader_recovery_state": RECOVERING}, INVALID),
+        ({"isr": [1, 2, (3, 1)]}, INELIGIBLE),
     ]
 
 
@@ -123,11 +110,8 @@ def test_proposal_of_a_stale_or_unknown_broker_is_refused_whole(stage: Stage) ->
     cell.refused(stage.propose(broker_epoch=beyond), ErrorCode.NOT_CONTROLLER, "broker_epoch")
 
 
-@pytest.mark.parametrize(
-    "isr",
-    [[(1, None), (1, None)], [(1, None), (4, None)], [(1, None), (2, None), (3, None), (3, None)]],
-)
-def test_isr_must_name_each_replica_once(stage: Stage, isr: list[tuple[int, int | None]]) -> None:
+@pytest.mark.parametrize("isr", [[1, 1], [1, 4], [1, 2, 3, 3]])
+def test_isr_must_name_each_replica_once(stage: Stage, isr: list[int]) -> None:
     assert stage.result(stage.propose(isr=isr)).error_code == INVALID
 
 
@@ -135,12 +119,12 @@ def test_inactive_broker_is_not_eligible_for_the_isr(stage: Stage) -> None:
     wide = stage.cell.pending.topic_ids["wide"]
     on_wide = Stage(stage.cell, wide)
     for joining, reason in ((4, "is shutting down"), (5, "is fenced")):
-        result = on_wide.result(on_wide.propose(isr=[(1, None), (2, None), (joining, None)]))
+        result = on_wide.result(on_wide.propose(isr=[1, 2, joining]))
         assert result.error_code == INELIGIBLE
         assert reason in result.error_message
         assert "new_isr_with_epochs[2]" in result.error_message
     stage.cell.send(rpc.UnregisterBrokerRequest(broker_id=5))
-    result = on_wide.result(on_wide.propose(isr=[(1, None), (5, -1)]))
+    result = on_wide.result(on_wide.propose(isr=[1, (5, -1)]))
     assert result.error_code == INELIGIBLE
     assert "not registered" in result.error_message
 
@@ -165,13 +149,13 @@ def test_proposed_replica_joins_the_isr(stage: Stage) -> None:
 
 
 def test_omitted_replica_leaves_the_isr(stage: Stage) -> None:
-    assert stage.result(stage.propose(isr=[(1, None)])).error_code == 0
+    assert stage.result(stage.propose(isr=[1])).error_code == 0
     assert stage.cell.partition(stage.topic).isr == (1,)
     assert stage.cell.partition(stage.topic).leader_epoch == 0
 
 
 def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_sends_epochs(stage: Stage) -> None:
-    proposal = stage.propose(isr=[(1, -1), (2, None)])
+    proposal = stage.propose(isr=[(1, -1), 2])
     result = stage.result(proposal)
     assert result.error_code == INELIGIBLE
     assert "not -1" in result.error_message
@@ -183,7 +167,7 @@ def test_withdrawal_raises_the_partition_epoch_against_earlier_attempts(stage: S
     """An attempt to add broker 3 is unanswered; while it is in flight its leader voids it."""
     delayed = stage.propose()
     before = stage.cell.partition(stage.topic)
-    result = stage.result(stage.propose(isr=[(1, None), (2, None)], advance_partition_epoch=True))
+    result = stage.result(stage.propose(isr=[1, 2], advance_partition_epoch=True))
     assert result.error_code == 0
     assert list(result.isr) == [1, 2]
     assert result.partition_epoch == before.partition_epoch + 1
@@ -195,7 +179,7 @@ def test_withdrawal_raises_the_partition_epoch_against_earlier_attempts(stage: S
 
 
 def test_unchanged_isr_writes_nothing(stage: Stage) -> None:
-    decision = stage.cell.decide(stage.propose(isr=[(1, None), (2, None)]))
+    decision = stage.cell.decide(stage.propose(isr=[1, 2]))
     assert decision.records == []
     result = decision.body.topics[0].partitions[0]
     assert result.error_code == 0
@@ -221,7 +205,7 @@ def test_invalid_partition_is_refused_alone_and_results_keep_their_order(stage: 
     wide_id = stage.cell.pending.topic_ids["wide"]
     good.topics[0].partitions.insert(0, bad.topics[0].partitions[0])
     good.topics.add(topic_id=b"short").partitions.add(partition_index=3)
-    shrink = Stage(stage.cell, wide_id).propose(isr=[(1, None)])
+    shrink = Stage(stage.cell, wide_id).propose(isr=[1])
     good.topics.append(shrink.topics[0])
     topics = stage.cell.send(good).topics
     assert [topic.topic_id for topic in topics] == [stage.topic, b"short", wide_id]
@@ -240,7 +224,7 @@ def test_invalid_partition_is_refused_alone_and_results_keep_their_order(stage: 
 
 def test_partition_named_twice_changes_once(stage: Stage) -> None:
     request = stage.propose()
-    request.topics.append(stage.propose(isr=[(1, None)]).topics[0])
+    request.topics.append(stage.propose(isr=[1]).topics[0])
     results = [topic.partitions[0] for topic in stage.cell.send(request).topics]
     assert [result.error_code for result in results] == [0, ErrorCode.INVALID_UPDATE_VERSION]
     assert stage.cell.partition(stage.topic).isr == (1, 2, 3)
@@ -256,13 +240,13 @@ def test_recovering_leader_is_alone_in_the_isr_until_it_has_recovered(stage: Sta
     )
     cell.fold([record(change)])
     cell.commit()
-    both: list[tuple[int, int | None]] = [(1, None), (2, None)]
-    refused = stage.result(stage.propose(isr=both, leader_recovery_state=RECOVERING))
+    refused = stage.result(stage.propose(isr=[1, 2], leader_recovery_state=RECOVERING))
     assert refused.error_code == INVALID
-    assert stage.result(stage.propose(isr=both, leader_recovery_state=2)).error_code == INVALID
-    still = cell.decide(stage.propose(isr=[(1, None)], leader_recovery_state=RECOVERING))
+    unknown = stage.result(stage.propose(isr=[1, 2], leader_recovery_state=2))
+    assert unknown.error_code == INVALID
+    still = cell.decide(stage.propose(isr=[1], leader_recovery_state=RECOVERING))
     assert still.records == []
-    assert stage.result(stage.propose(isr=both)).error_code == 0
+    assert stage.result(stage.propose(isr=[1, 2])).error_code == 0
     assert cell.partition(stage.topic).leader_recovery_state == 0
 
 
@@ -271,13 +255,13 @@ def test_partition_without_a_leader_accepts_no_proposal() -> None:
     stage = Stage(cell, cell.create_on((1,)))
     cell.silence(1)
     assert cell.partition(stage.topic).leader == -1
-    assert stage.result(stage.propose(isr=[(1, None)])).error_code == INVALID
+    assert stage.result(stage.propose(isr=[1])).error_code == INVALID
 
 
 def test_request_with_more_partitions_than_a_batch_holds_is_refused_whole() -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=2))
     stage = Stage(cell, cell.create_on((1,)))
-    request = stage.propose(isr=[(1, None)])
+    request = stage.propose(isr=[1])
     for _ in range(2):
         request.topics.append(request.topics[0])
     cell.refused(request, ErrorCode.POLICY_VIOLATION, "")

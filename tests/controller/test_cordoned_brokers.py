@@ -55,24 +55,16 @@ class Racks(Cell):
 # --- cordoned brokers -----------------------------------------------------------------------------
 
 
-def test_cordoned_broker_gets_no_replica_of_a_new_topic() -> None:
+def test_cordoned_broker_gets_no_replica_of_a_new_topic_or_partition() -> None:
     cell = Racks("", "", "", "")
     cell.cordon(4)
     cell.create("t", num_partitions=30)
-    assert 4 not in cell.counts()
+    added = rpc.CreatePartitionsTopic(name="t", count=60)
+    cell.send(rpc.CreatePartitionsRequest(topics=[added]))
+    assert (4 in cell.counts(), len(cell.image.partitions)) == (False, 60)
     cell.cordon(4, "false")
     cell.create("u", num_partitions=30)
     assert cell.counts()[4] > 0
-
-
-def test_cordoned_broker_gets_no_replica_of_a_new_partition() -> None:
-    cell = Racks("", "", "", "")
-    cell.create("t", num_partitions=1)
-    cell.cordon(4)
-    before = cell.counts()[4]
-    added = rpc.CreatePartitionsTopic(name="t", count=30)
-    cell.send(rpc.CreatePartitionsRequest(topics=[added]))
-    assert cell.counts()[4] == before
 
 
 def test_cordoned_broker_keeps_its_replicas_and_leaderships() -> None:
@@ -84,21 +76,17 @@ def test_cordoned_broker_keeps_its_replicas_and_leaderships() -> None:
     cell.reassign({0: (2, 1)})
 
 
-def test_topic_with_more_replicas_than_uncordoned_brokers_is_refused() -> None:
-    cell = Racks("", "", "")
-    cell.cordon(3)
-    topic = rpc.CreatableTopic(name="t", num_partitions=1, replication_factor=3)
-    cell.refused_part(
-        rpc.CreateTopicsRequest(topics=[topic]),
-        ErrorCode.INVALID_REPLICATION_FACTOR,
-        "topics[0].replication_factor",
-    )
-
-
-def test_assignment_to_a_cordoned_broker_is_refused() -> None:
+def test_topic_that_needs_a_cordoned_broker_is_refused() -> None:
     cell = Racks("", "", "")
     cell.create_on((1, 2))
     cell.cordon(3)
+    cell.refused_part(
+        rpc.CreateTopicsRequest(
+            topics=[rpc.CreatableTopic(name="v", num_partitions=1, replication_factor=3)]
+        ),
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        "topics[0].replication_factor",
+    )
     assigned = rpc.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 3])
     topic = rpc.CreatableTopic(
         name="u", num_partitions=-1, replication_factor=-1, assignments=[assigned]

@@ -249,17 +249,12 @@ NO_HOSTS = [".", "..", "a..b", " ", "a b", "a\n", "a\x1b[31mb", "x" * 256, "x" *
 
 
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
-def test_broker_with_an_invalid_host_is_refused(host: str) -> None:
+def test_invalid_host_is_neither_registered_nor_mapped_nor_deleted(host: str) -> None:
     cell = Cell(brokers=0)
     cell.refused(registration(4, listeners=at(host)), INVALID, "listeners[0].host")
+    for change in ({"hostname": host}, {"hostname": host, "broker_id": 4}):
+        cell.refused_part(alter(change), INVALID, "alterations[0].hostname")
     assert not mapped(cell)
-
-
-@pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
-@pytest.mark.parametrize("fields", [{}, {"broker_id": 4}], ids=["delete", "set"])
-def test_invalid_hostname_is_not_altered(host: str, fields: dict[str, int]) -> None:
-    cell = Cell(brokers=0)
-    cell.refused_part(alter({"hostname": host, **fields}), INVALID, "alterations[0].hostname")
 
 
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
@@ -325,21 +320,6 @@ def test_snapshot_with_an_unknown_cause_is_corrupt() -> None:
     draft.replace("hostname", (), mapping, draft.hostnames["h"])
     with pytest.raises(CorruptLogError):
         load([snapshot_of(draft.snapshot())])
-
-
-def test_snapshot_keeps_the_cause() -> None:
-    image = folded(
-        pb.HostnameRecord(
-            hostname="a", broker_id=1, reason="set by hand", cause=pb.BY_REGISTRATION
-        ),
-        pb.HostnameRecord(hostname="b", broker_id=2, reason="registered", cause=pb.BY_HAND),
-    ).snapshot()
-    _, loaded = load([snapshot_of(image)])
-    assert loaded.state_hash == image.state_hash
-    assert {name: one.cause for name, one in loaded.hostnames.items()} == {
-        "a": HostnameCause.BY_REGISTRATION,
-        "b": HostnameCause.BY_HAND,
-    }
 
 
 @pytest.mark.parametrize(("cause", "written"), [(pb.BY_HAND, 0), (pb.BY_REGISTRATION, 1)])

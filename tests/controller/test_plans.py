@@ -4,15 +4,11 @@ from typing import Any
 
 import pytest
 from deciding import Cell, Decided
+from request_fields import ACL
 
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
-
-ENTRY: dict[str, Any] = {
-    "resource_type": 2, "resource_name": "orders", "pattern_type": 3, "principal": "User:alice",
-    "host": "*", "operation": 3, "permission_type": 3,
-}  # fmt: skip
 
 
 def stage(**settings: Any) -> tuple[Cell, bytes]:
@@ -22,7 +18,7 @@ def stage(**settings: Any) -> tuple[Cell, bytes]:
     created = made.send(rpc.CreateTopicsRequest(topics=[topic]))
     config = rpc.AlterableConfig(name="retention.ms", value="1000")
     made.send(rpc.IncrementalAlterConfigsRequest(resources=[resource(config)]))
-    made.send(rpc.CreateAclsRequest(creations=[rpc.AccessControlEntry(**ENTRY)]))
+    made.send(rpc.CreateAclsRequest(creations=[rpc.AccessControlEntry(**ACL)]))
     made.send(rpc.AlterKeyValuesRequest(alterations=[put("app/mode", b"blue", -1)]))
     return made, created.topics[0].topic_id
 
@@ -54,8 +50,8 @@ def plan(cell: Cell, topic_id: bytes, **fields: Any) -> rpc.ApplyPlanRequest:
                 )
             )
         ],
-        "create_acls": [rpc.AccessControlEntry(**ENTRY | {"principal": "User:bob"})],
-        "delete_acls": [rpc.AccessControlEntry(**ENTRY)],
+        "create_acls": [rpc.AccessControlEntry(**ACL | {"principal": "User:bob"})],
+        "delete_acls": [rpc.AccessControlEntry(**ACL)],
         "keys": [put("app/mode", b"green", cell.pending.key_values["app/mode"].offset)],
     }  # fmt: skip
     return rpc.ApplyPlanRequest(**(content | fields))
@@ -103,7 +99,7 @@ def created(name: str) -> rpc.CreateTopicsRequest:
 
 DELETED = rpc.DeleteTopicsRequest(names=["orders"])
 RESET = rpc.AlterableConfig(name="retention.ms", value="1500")
-BOBS = rpc.AccessControlEntry(**ENTRY | {"principal": "User:bob"})
+BOBS = rpc.AccessControlEntry(**ACL | {"principal": "User:bob"})
 ALICES = rpc.AccessControlEntryFilter(
     resource_type=1, pattern_type=1, operation=1, permission_type=1, principal="User:alice"
 )
@@ -162,7 +158,7 @@ def test_plan_changes_nothing_after_a_conflict(field: str, conflict: list[Any]) 
         ({"create_topics": [
             rpc.CreatableTopic(name="new", num_partitions=1, replication_factor=9)]},
          "create_topics[0].replication_factor", ErrorCode.INVALID_REPLICATION_FACTOR),
-        ({"create_acls": [rpc.AccessControlEntry(**ENTRY | {"principal": "bob"})]},
+        ({"create_acls": [rpc.AccessControlEntry(**ACL | {"principal": "bob"})]},
          "create_acls[0].principal", ErrorCode.INVALID_REQUEST),
     ],
 )  # fmt: skip

@@ -14,7 +14,6 @@ from controller.decision import (
     Unfenced,
     Write,
 )
-from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Cause
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -186,52 +185,27 @@ def test_unregistering_removes_a_broker_from_isrs_and_ends_its_session() -> None
     assert cell.partition(alone).leader == 1
 
 
-SESSION_S = ControllerSettings().broker_session_timeout_ms / 1000
-
-
-def shown(decided: Decided) -> tuple[str, tuple[object, ...]]:
-    """Return the outcome's kind and its effects."""
-    return type(decided.outcome).__name__, decided.effects
-
-
 def test_broker_life_has_the_expected_outcomes() -> None:
     cell = Cell(brokers=2)
-    said: list[tuple[str, tuple[object, ...]]] = []
 
-    def ask(message: object) -> None:
-        said.append(shown(cell.propose(cell.decide(message))))
+    def shown(decided: Decided) -> tuple[str, tuple[object, ...]]:
+        """Return the outcome's kind and its effects."""
+        return type(decided.outcome).__name__, cell.propose(decided).effects
 
-    ask(registration(7))
-    epoch = cell.broker(7).epoch
-    assert said.pop() == ("Write", (Registered(7, epoch),))
-    ask(cell.heartbeat(7))
-    assert said.pop() == ("Write", (Unfenced(7),))
-    ask(cell.heartbeat(7))
-    assert said.pop() == ("Reply", ())
-    ask(cell.heartbeat(7, want_read_lease=True))
-    assert said.pop() == ("Reply", (LeaseGranted(7),))
-    ask(cell.heartbeat(7, want_shut_down=True))
-    assert said.pop() == ("Write", (Left(7),)), "it leads nothing: it may go at once"
-
-
-def test_leading_broker_is_moved_before_it_leaves() -> None:
-    cell = Cell(brokers=2)
-    cell.create_on((1, 2), name="led-by-1")
-    begun = cell.propose(cell.decide(cell.heartbeat(1, want_shut_down=True)))
-    assert shown(begun) == ("Write", (ShutdownBegun(1, cell.pending.offset),))
-
-
-def test_silence_ends_in_a_fencing_that_names_its_cause() -> None:
-    cell = Cell(brokers=1)
-    cell.now += SESSION_S
-    (fenced,) = cell.due()
-    assert shown(fenced) == ("Write", (Fenced(1, Cause.SESSION_TIMED_OUT, len(fenced.records)),))
-
-
-def test_effect_is_dropped_with_its_unproposed_decision() -> None:
-    cell = Cell(brokers=0)
-    decided = cell.decide(registration(7))
-    assert isinstance(decided.outcome, Write)
-    assert cell.decider.state.sessions.last_contact(7) is None
-    cell.propose(decided)
+    asked = cell.decide(registration(7))
+    assert cell.decider.state.sessions.last_contact(7) is None, "not proposed yet"
+    assert shown(asked) == ("Write", (Registered(7, cell.pending.offset - 1),))
     assert cell.decider.state.sessions.last_contact(7) == cell.now
+    assert shown(cell.decide(cell.heartbeat(7))) == ("Write", (Unfenced(7),))
+    assert shown(cell.decide(cell.heartbeat(7))) == ("Reply", ())
+    lease = cell.heartbeat(7, want_read_lease=True)
+    assert shown(cell.decide(lease)) == ("Reply", (LeaseGranted(7),))
+    leaves = shown(cell.decide(cell.heartbeat(7, want_shut_down=True)))
+    assert leaves == ("Write", (Left(7),)), "it leads nothing: it may go at once"
+    cell.create_on((1, 2), name="led-by-1")
+    begun = shown(cell.decide(cell.heartbeat(1, want_shut_down=True)))
+    assert begun == ("Write", (ShutdownBegun(1, cell.pending.offset),))
+    cell.now += cell.settings.broker_session_timeout_ms / 1000
+    fenced = cell.due()[-1]
+    expected = (Fenced(2, Cause.SESSION_TIMED_OUT, len(fenced.records)),)
+    assert (type(fenced.outcome), fenced.effects) == (Write, expected)

@@ -220,17 +220,6 @@ def beyonds(rule: Any, field: Any) -> list[Any]:
     ]
 
 
-def test_cluster_id_at_its_limit_is_compared() -> None:
-    """So those two are left out above."""
-    stage = Stage()
-    body = stage.valid()["register_broker"]
-    body.cluster_id = "a" * 255
-    assert (
-        stage.decide(envelope_of("register_broker", body)).error.code
-        is ErrorCode.INCONSISTENT_CLUSTER_ID
-    )
-
-
 @pytest.mark.parametrize(("kind", "path"), LISTS, ids=name_of)
 def test_list_above_its_limit_is_refused(kind: str, path: Path) -> None:
     rule = rule_of(kind, path)
@@ -308,14 +297,21 @@ def test_unknown_acks_are_refused(acks: int) -> None:
     assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUIRED_ACKS, "acks")
 
 
-@pytest.mark.parametrize("version", [-1, -(2**31)])
-def test_unknown_registration_versions_are_refused(version: int) -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "code"),
+    [
+        # At its limit it is compared, so it is left out above.
+        ("cluster_id", "a" * 255, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ("registration_version", -1, ErrorCode.INVALID_REQUEST),
+        ("registration_version", -(2**31), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_registration_with_an_unknown_value_is_refused(field: str, value: Any, code: Any) -> None:
     stage = Stage()
     body = stage.valid()["register_broker"]
-    body.registration_version = version
-    decision = stage.decide(envelope_of("register_broker", body))
-    assert decision.error.code == ErrorCode.INVALID_REQUEST
-    assert decision.error.field == "registration_version"
+    setattr(body, field, value)
+    error = stage.decide(envelope_of("register_broker", body)).error
+    assert (error.code, error.field) == (code, field)
 
 
 # --- What a request names has a limit, also where each thing is refused by itself and nothing w---

@@ -38,23 +38,18 @@ def _config(name: str, value: str) -> rpc.ConfigEntry:
 
 def test_topic_its_configs_and_partitions_are_one_batch() -> None:
     cell = Cell(brokers=3)
-    request = _create(
-        _topic(
-            "a.b_c-D9",
-            num_partitions=4,
-            replication_factor=2,
-            configs=[_config("retention.ms", "5")],
-        )
-    )
-    decision = cell.decide(request)
-    types = decision.types
-    assert types == ["TOPIC", "CONFIG"] + ["PARTITION"] * 4
-    cell.propose(decision)
+    name = "a.b_c-D9".ljust(249, "a")  # the longest that is allowed
+    configs = [_config("retention.ms", "5")]
+    topic = _topic(name, num_partitions=4, replication_factor=2, configs=configs)
+    validated = cell.decide(_create(topic, validate_only=True))
+    assert (validated.records, validated.body.topics[0].num_partitions) == ([], 4)
+    decision = cell.propose(cell.decide(_create(topic)))
+    assert decision.types == ["TOPIC", "CONFIG"] + ["PARTITION"] * 4
     result = decision.body.topics[0]
-    assert (result.name, result.num_partitions, result.replication_factor) == ("a.b_c-D9", 4, 2)
+    assert (result.name, result.num_partitions, result.replication_factor) == (name, 4, 2)
     assert len(result.topic_id) == 16
-    assert cell.pending.topic_ids["a.b_c-D9"] == result.topic_id
-    assert cell.pending.configs[2, "a.b_c-D9"] == {"retention.ms": "5"}
+    assert cell.pending.topic_ids[name] == result.topic_id
+    assert cell.pending.configs[2, name] == {"retention.ms": "5"}
     for index in range(4):
         partition = cell.partition(result.topic_id, index)
         assert len(partition.replicas) == 2
@@ -123,10 +118,6 @@ def test_invalid_topic_is_refused(
     )
 
 
-def test_longest_topic_name_is_accepted() -> None:
-    assert Cell(brokers=1).create("a" * 249, replication_factor=1)
-
-
 def test_default_replication_is_reduced_to_the_live_brokers() -> None:
     cell = Cell(brokers=2, settings=ControllerSettings(num_partitions=5))
     result = cell.send(_create(_topic(num_partitions=-1, replication_factor=-1))).topics[0]
@@ -147,9 +138,11 @@ def test_manual_assignments_are_kept_and_only_live_replicas_are_in_sync() -> Non
     cell.silence(3)
     assignments = _assign((1, [2, 1]), (0, [3, 1]))
     topic_id = cell.create("m", num_partitions=0, replication_factor=0, assignments=assignments)
-    first, second = cell.partition(topic_id, 0), cell.partition(topic_id, 1)
-    assert (first.replicas, first.isr, first.leader) == ((3, 1), (1,), 1)
-    assert (second.replicas, second.isr, second.leader) == ((2, 1), (2, 1), 2)
+    cell.send(_request(_add("m", 4, [3, 1], [2, 1])))
+    for index in range(4):
+        one = cell.partition(topic_id, index)
+        expected = ((2, 1), (2, 1), 2) if index % 2 else ((3, 1), (1,), 1)
+        assert (one.replicas, one.isr, one.leader) == expected
     cell.check_invariants()
 
 
@@ -178,12 +171,6 @@ def test_valid_topics_are_created_despite_invalid_ones_and_duplicates_are_refuse
         0,
     ]
     assert sorted(cell.pending.snapshot().topic_ids) == ["a", "c"]
-
-
-def test_validate_only_writes_nothing_and_responds_the_same() -> None:
-    decision = Cell(brokers=1).decide(_create(_topic("a", num_partitions=3), validate_only=True))
-    assert decision.records == []
-    assert decision.body.topics[0].num_partitions == 3
 
 
 def test_topic_whose_creation_is_pending_already_exists() -> None:
@@ -401,16 +388,6 @@ def test_new_partitions_have_the_target_replication_factor() -> None:
     assert len(cell.partition(topic).replicas) == 4, "target and removing"
     cell.send(_request(_add("t", 2)))
     assert len(cell.partition(topic, 1).replicas) == 2
-
-
-def test_manual_assignments_of_new_partitions_are_kept_and_only_live_replicas_are_in_sync() -> None:
-    cell = Cell(brokers=3)
-    topic = cell.create_on((1, 2))
-    cell.silence(3)
-    cell.send(_request(_add("t", 3, [3, 1], [2, 1])))
-    first, second = cell.partition(topic, 1), cell.partition(topic, 2)
-    assert (first.replicas, first.isr, first.leader) == ((3, 1), (1,), 1)
-    assert (second.replicas, second.isr, second.leader) == ((2, 1), (2, 1), 2)
 
 
 @pytest.mark.parametrize(
