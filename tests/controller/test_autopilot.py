@@ -140,14 +140,9 @@ def test_dead_voter_of_an_odd_set_leaves_before_the_spare_joins() -> None:
     fleet.down.clear()
     fleet.run(3 * AFTER_S)
     assert fleet.voters == (1, 2, 101), "the voter that is back is a spare"
-
-
-def test_returned_voter_replaces_the_next_voter() -> None:
-    fleet = followed(down={3})
-    fleet.run(AFTER_S + 5)
     fleet.down = {2}
     fleet.run(AFTER_S + 5)
-    assert fleet.voters == (1, 3, 101)
+    assert fleet.voters == (1, 3, 101), "and replaces the next one"
 
 
 def test_damaged_voter_of_an_odd_set_regains_its_seat_as_a_spare() -> None:
@@ -186,24 +181,23 @@ def test_dead_voter_stays_without_a_spare() -> None:
     assert len(fleet.voters) == 5
 
 
-def test_dead_voters_are_replaced_one_at_a_time() -> None:
-    fleet = followed(5, 2, down={4, 5})
-    fleet.run(2 * AFTER_S)
-    assert fleet.sets == [(1, 2, 3, 5), (1, 2, 3, 5, 101), (1, 2, 3, 101), (1, 2, 3, 101, 102)]
-
-
-def test_leader_without_contact_to_a_majority_changes_nothing() -> None:
-    fleet = followed(down={2, 3})
+@pytest.mark.parametrize(
+    ("size", "spares", "down", "sets", "why"),
+    [
+        (5, 2, {4, 5}, [(1, 2, 3, 5), (1, 2, 3, 5, 101), (1, 2, 3, 101), (1, 2, 3, 101, 102)], ""),
+        (5, 1, {4, 5}, [(1, 2, 3, 5), (1, 2, 3, 5, 101)], "there is no spare (node 4 is silent)"),
+        (4, 1, {4}, [(1, 2, 3, 4, 101), (1, 2, 3, 101)], ""),
+        (3, 1, {2, 3}, [], "would have no live majority"),
+    ],
+    ids=["one at a time", "only one spare", "even set: the spare joins first", "no majority"],
+)
+def test_dead_voters_are_replaced_while_a_majority_and_a_spare_live(
+    size: int, spares: int, down: set[int], sets: list[tuple[int, ...]], why: str
+) -> None:
+    fleet = followed(size, spares, down=down)
     fleet.run(3 * AFTER_S)
-    assert fleet.sets == []
-    assert "would have no live majority" in fleet.reason()
-
-
-def test_single_spare_replaces_one_of_two_dead_voters() -> None:
-    fleet = followed(5, 1, down={4, 5})
-    fleet.run(3 * AFTER_S)
-    assert fleet.voters == (1, 2, 3, 5, 101)
-    assert "there is no spare (node 4 is silent)" in fleet.reason()
+    assert (fleet.sets, fleet.seats) == (sets, 0)
+    assert why in fleet.reason()
 
 
 def test_flapping_spare_is_not_trusted() -> None:
@@ -281,13 +275,6 @@ def test_no_second_voter_is_removed_while_a_seat_is_vacant() -> None:
     fleet.run(3 * AFTER_S)
     assert fleet.sets == []
     assert fleet.reason().startswith("a seat is vacant")
-
-
-def test_spare_joins_an_even_set_before_the_dead_voter_leaves() -> None:
-    fleet = followed(4, 1, down={4})
-    fleet.run(AFTER_S + 5)
-    assert fleet.sets == [(1, 2, 3, 4, 101), (1, 2, 3, 101)]
-    assert fleet.seats == 0
 
 
 def half_replaced(*down: int) -> Fleet:
@@ -420,6 +407,11 @@ def test_observer_with_the_id_of_a_broker_is_not_a_spare() -> None:
 
 
 def test_voter_change_by_an_operator_ends_the_replacement() -> None:
+    fleet = Fleet(5, 1)
+    fleet.name(1, 2, 3, 4, seats=5)
+    added = rpc.AddRaftVoterRequest(voter_id=101, voter_directory_id="d101", endpoint="c101:1")
+    fleet.propose(fleet.decide(added))
+    assert (fleet.voters, fleet.seats) == ((1, 2, 3, 4, 101), 0), "the seat is filled"
     fleet = Fleet(5, 0)
     fleet.name(1, 2, 3, 4, seats=5)
     moved = rpc.UpdateRaftVoterRequest(voter_id=2, voter_directory_id="d2", endpoint="new:1")
@@ -428,14 +420,6 @@ def test_voter_change_by_an_operator_ends_the_replacement() -> None:
     gone = rpc.RemoveRaftVoterRequest(voter_id=4, voter_directory_id="d4")
     fleet.propose(fleet.decide(gone))
     assert (fleet.voters, fleet.seats) == ((1, 2, 3), 0)
-
-
-def test_voter_added_by_an_operator_fills_the_vacant_seat() -> None:
-    fleet = Fleet(5, 1)
-    fleet.name(1, 2, 3, 4, seats=5)
-    added = rpc.AddRaftVoterRequest(voter_id=101, voter_directory_id="d101", endpoint="c101:1")
-    fleet.propose(fleet.decide(added))
-    assert (fleet.voters, fleet.seats) == ((1, 2, 3, 4, 101), 0)
 
 
 @pytest.mark.parametrize("seed", range(12))

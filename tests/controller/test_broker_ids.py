@@ -15,12 +15,8 @@ DUPLICATE = ErrorCode.DUPLICATE_BROKER_REGISTRATION
 INVALID = ErrorCode.INVALID_REGISTRATION
 ADOPT_S = 600.0
 SESSION_S = 9.0
-OWN, HOSTNAME, MISSING, GENERATED = (
-    rpc.BROKER_ID_OWN,
-    rpc.BROKER_ID_HOSTNAME,
-    rpc.BROKER_ID_MISSING,
-    rpc.BROKER_ID_GENERATED,
-)
+OWN, HOSTNAME = rpc.BROKER_ID_OWN, rpc.BROKER_ID_HOSTNAME
+MISSING, GENERATED = rpc.BROKER_ID_MISSING, rpc.BROKER_ID_GENERATED
 
 
 def proof(directory_id: str, inode: int = 1) -> pb.ProcessProof:
@@ -49,11 +45,10 @@ class Ids(Cell):
         **fields: Any,
     ) -> rpc.RegisterBrokerRequest:
         self.asked += 1
-        content: dict[str, Any] = {
-            "listeners": at(host, port),
-            "process": proof(f"new-{self.asked}"),
-        }
-        request = registration(-1, f"asking-{self.asked}", **{**content, **fields})
+        process = fields.pop("process", proof(f"new-{self.asked}"))
+        request = registration(
+            -1, f"asking-{self.asked}", listeners=at(host, port), process=process, **fields
+        )
         request.id_wanted.asking_for_ms = round(asking_for_s * 1000)
         request.id_wanted.force_generation = force
         return request
@@ -112,23 +107,19 @@ def cell() -> Ids:
 # --- generated ----------------------------------------------------------------------------------
 
 
-def test_first_brokers_of_a_cluster_get_new_ids_above_the_reserved_ones() -> None:
+def test_generated_id_is_free_and_above_the_reserved_ones() -> None:
     cell = Ids(brokers=0)
-    assert [cell.ask(host) for host in ("a", "b", "c")] == [
-        (1001, GENERATED),
-        (1002, GENERATED),
-        (1003, GENERATED),
-    ]
-    cell = Ids(brokers=0, settings=ControllerSettings(reserved_broker_max_id=7))
-    assert cell.ask("a") == (8, GENERATED)
-
-
-def test_registration_and_its_mapping_are_one_batch() -> None:
+    assert [cell.ask(host) for host in "abc"] == [(one, GENERATED) for one in (1001, 1002, 1003)]
+    for reserved, broker_id in ((7, 8), (0, 2)):  # The controller is node 1.
+        cell = Ids(brokers=0, settings=ControllerSettings(reserved_broker_max_id=reserved))
+        assert cell.ask("a") == (broker_id, GENERATED)
     cell = Ids(brokers=0)
-    decision = cell.decide(cell.wanted("a"))
-    assert decision.types == ["REGISTER_BROKER", "HOSTNAME"]
-    cell.propose(decision)
-    assert cell.pending.hostnames["a"].broker_id == 1001
+    cell.on(2**31 - 1, "a", port=1)
+    cell.on(1001, "b", port=1)
+    assert cell.ask("c") == (1002, GENERATED), "the gaps below the maximum are filled"
+    cell = Ids(brokers=0, settings=ControllerSettings(reserved_broker_max_id=2**31 - 2))
+    cell.on(2**31 - 1, "a", port=1)
+    cell.no_id(ErrorCode.POLICY_VIOLATION, "reserved.broker.max.id", request=cell.wanted("b"))
 
 
 @pytest.mark.parametrize("remembered", ["registered", "mapped", "holds replicas"])
@@ -149,24 +140,6 @@ def test_each_trace_of_an_id_alone_prevents_its_generation(remembered: str) -> N
         assert "u" not in cell.pending.hostnames
     assert cell.ask("new", force=True) == (1003, GENERATED)
     assert "host new is not mapped" in cell.why
-
-
-def test_generated_id_is_not_a_controllers(cell: Ids) -> None:
-    cell = Ids(brokers=0, settings=ControllerSettings(reserved_broker_max_id=0))
-    assert cell.ask("a") == (2, GENERATED), "the controller is node 1"
-
-
-def test_new_broker_id_fills_the_gaps_at_the_maximum() -> None:
-    cell = Ids(brokers=0)
-    cell.on(2**31 - 1, "a", port=1)
-    cell.on(1001, "b", port=1)
-    assert cell.ask("c") == (1002, GENERATED)
-
-
-def test_exhausted_ids_are_reported() -> None:
-    cell = Ids(brokers=0, settings=ControllerSettings(reserved_broker_max_id=2**31 - 2))
-    cell.on(2**31 - 1, "a", port=1)
-    cell.no_id(ErrorCode.POLICY_VIOLATION, "reserved.broker.max.id", request=cell.wanted("b"))
 
 
 # --- by hostname --------------------------------------------------------------------------------
@@ -461,26 +434,18 @@ def test_dead_broker_is_waited_for_until_its_session_ends(cell: Ids) -> None:
     began = cell.now
     while cell.now < began + 8.5:
         cell.now += 0.5
-        cell.beat(1)
-        cell.beat(3)
+        cell.beats(1, 3)
         if cell.now >= began + 5.5:
-            asking_for_s = cell.now - began - 5.5
-            left_s = cell.waits(
-                cell.wanted("new", asking_for_s=asking_for_s), 2, "was not heard from"
-            )
+            request = cell.wanted("new", asking_for_s=cell.now - began - 5.5)
+            left_s = cell.waits(request, 2, "was not heard from")
             assert left_s == pytest.approx(9.0 - (cell.now - began))
     cell.now += 0.6
-    cell.beat(1)
-    cell.beat(3)
-    assert cell.waits(cell.wanted("new", asking_for_s=3.6), 2) == 0.0, (
-        "its session has ended, it is about to be fenced"
-    )
+    cell.beats(1, 3)
+    request = cell.wanted("new", asking_for_s=3.6)
+    assert cell.waits(request, 2) == 0.0, "its session has ended, it is about to be fenced"
     cell.due()
     assert cell.broker(2).fenced
-    assert (
-        cell.waits(cell.wanted("new", asking_for_s=3.6), 2, "is absent and holds 1 replica:")
-        == ADOPT_S
-    )
+    assert cell.waits(request, 2, "is absent and holds 1 replica:") == ADOPT_S
     cell.register(2, "again", listeners=at("h2"))
     cell.beat(2)
     assert cell.ask("new", asking_for_s=4.0) == (1001, GENERATED)
@@ -591,16 +556,14 @@ def test_retry_works_without_a_known_directory(cell: Ids) -> None:
 
 
 def test_process_that_died_before_storing_its_id_gets_it_back_by_its_directory(cell: Ids) -> None:
-    """[Dead before meta.json was written: the same lock proves it, a new host is no matter.]"""
+    """[Dead before meta.json was written: the same lock proves it, a new host is no matter.] A clone
+    of the directory gets no id while the original lives.
+    """
     first = cell.send(cell.wanted("new", process=proof("its own", 7)))
-    again = cell.wanted("renamed", 19092, process=proof("its own", 7))
-    assert cell.ask("renamed", 19092, process=again.process) == (first.broker_id, OWN)
-
-
-def test_cloned_directory_gets_no_id_while_the_original_lives(cell: Ids) -> None:
-    cell.send(cell.wanted("new", process=proof("its own", 7)))
     clone = cell.wanted("clone", process=proof("its own", 8))
     cell.no_id(DUPLICATE, request=clone)
+    again = cell.wanted("renamed", 19092, process=proof("its own", 7))
+    assert cell.ask("renamed", 19092, process=again.process) == (first.broker_id, OWN)
 
 
 def test_broker_registers_with_its_assigned_id_as_the_same_process(cell: Ids) -> None:

@@ -55,16 +55,9 @@ class Writer:
         return decision.error.code, decision.error.field
 
 
-def test_client_id_is_the_offset_of_its_record() -> None:
-    cell = Cell()
-    before = cell.pending.offset
-    writer = Writer(cell)
-    assert writer.id == before + 1
-    assert cell.pending.clients[writer.id].name == "w"
-
-
 def test_retry_returns_the_offset_of_its_write_and_writes_nothing() -> None:
     writer = Writer(Cell())
+    assert writer.cell.pending.clients[writer.cell.pending.offset].name == "w"
     offsets = {sequence: writer.write(sequence) for sequence in (1, 3, 2)}
     for sequence, offset in offsets.items():
         decision = writer.decide(sequence)

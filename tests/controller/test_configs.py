@@ -8,8 +8,9 @@ from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import ResourceType, config_keys, find
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
-TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+TOPIC, BROKER, METRICS, GROUP = 2, 4, 16, 32
 INVALID, CONFIG = ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG
+OPERATION, VALUE = "configs[0].config_operation", "configs[0].value"
 
 
 def _resource(type_: int, name: str, *configs: tuple[str, str | None]) -> rpc.AlterConfigsResource:
@@ -46,9 +47,7 @@ def test_config_of_each_kind_of_resource_is_set_and_deleted() -> None:
             _resource(TOPIC, "t", ("retention.ms", "-1"), ("cleanup.policy", "compact,delete")),
             _resource(BROKER, "", ("log.retention.ms", "5")),
             _resource(BROKER, "1", ("num.io.threads", "9")),
-            _resource(
-                CLIENT_METRICS, "m", ("match", "client_id=" + "x" * 256), ("interval.ms", "100")
-            ),
+            _resource(METRICS, "m", ("match", "client_id=" + "x" * 256), ("interval.ms", "100")),
             _resource(GROUP, "g", ("consumer.session.timeout.ms", "10000")),
         )
     )
@@ -57,12 +56,8 @@ def test_config_of_each_kind_of_resource_is_set_and_deleted() -> None:
     assert configs[TOPIC, "t"] == {"retention.ms": "-1", "cleanup.policy": "compact,delete"}
     assert configs[BROKER, ""] == {"log.retention.ms": "5"}
     assert configs[BROKER, "1"] == {"num.io.threads": "9"}
-    cell.send(
-        _alter(
-            _resource(TOPIC, "t", ("retention.ms", None)),
-            _resource(GROUP, "g", ("consumer.session.timeout.ms", None)),
-        )
-    )
+    deleted = _resource(GROUP, "g", ("consumer.session.timeout.ms", None))
+    cell.send(_alter(_resource(TOPIC, "t", ("retention.ms", None)), deleted))
     assert cell.pending.configs[TOPIC, "t"] == {"cleanup.policy": "compact,delete"}
     assert (GROUP, "g") not in cell.pending.configs
 
@@ -88,38 +83,18 @@ def test_writing_the_same_value_is_a_write() -> None:
         (_resource(BROKER, "01"), INVALID, "resource_name"),
         (_resource(BROKER, "²"), INVALID, "resource_name"),
         (_resource(BROKER, "7"), INVALID, "resource_name"),
-        (_resource(CLIENT_METRICS, ""), INVALID, "resource_name"),
+        (_resource(METRICS, ""), INVALID, "resource_name"),
         (_resource(GROUP, "g" * 250), INVALID, "resource_name"),
         (_resource(GROUP, "g", ("retention.ms", "1")), CONFIG, "configs[0].name"),
         (_resource(GROUP, "g", ("no.such", None)), CONFIG, "configs[0].name"),
-        (
-            _resource(CLIENT_METRICS, "m", ("match", ""), ("interval.ms", "99")),
-            CONFIG,
-            "configs[1].value",
-        ),
-        (_resource(CLIENT_METRICS, "m", ("match", "x" * 1001)), CONFIG, "configs[0].value"),
-        (_resource(CLIENT_METRICS, "m", ("match", "ä" * 501)), CONFIG, "configs[0].value"),
+        (_resource(METRICS, "m", ("match", ""), ("interval.ms", "99")), CONFIG, "configs[1].value"),
+        (_resource(METRICS, "m", ("match", "x" * 1001)), CONFIG, "configs[0].value"),
+        (_resource(METRICS, "m", ("match", "ä" * 501)), CONFIG, "configs[0].value"),
         (_resource(GROUP, "g", *[("streams.num.standby.replicas", "1")] * 2), INVALID, "configs"),
-        (
-            rpc.AlterConfigsResource(
-                resource_type=CLIENT_METRICS,
-                resource_name="m",
-                configs=[rpc.AlterableConfig(name="match", config_operation=cast(Any, 9))],
-            ),
-            INVALID,
-            "configs[0].config_operation",
-        ),
-        (
-            _listed(TOPIC, "listed", "retention.ms", rpc.APPEND, "1"),
-            CONFIG,
-            "configs[0].config_operation",
-        ),
-        (_listed(TOPIC, "listed", "cleanup.policy", rpc.APPEND, "x"), CONFIG, "configs[0].value"),
-        (
-            _listed(TOPIC, "listed", "cleanup.policy", rpc.SUBTRACT, "delete"),
-            CONFIG,
-            "configs[0].value",
-        ),
+        (_listed(METRICS, "m", "match", cast(Any, 9), ""), INVALID, OPERATION),
+        (_listed(TOPIC, "listed", "retention.ms", rpc.APPEND, "1"), CONFIG, OPERATION),
+        (_listed(TOPIC, "listed", "cleanup.policy", rpc.APPEND, "x"), CONFIG, VALUE),
+        (_listed(TOPIC, "listed", "cleanup.policy", rpc.SUBTRACT, "delete"), CONFIG, VALUE),
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
@@ -134,32 +109,26 @@ def test_invalid_alteration_is_refused(
 
 def test_size_limit_counts_utf_8_bytes() -> None:
     cell = Cell(brokers=0, settings=ControllerSettings(config_value_max_bytes=1000))
-    cell.send(
-        _alter(
-            _resource(CLIENT_METRICS, "m", ("match", "ä" * 500)),
-            _resource(CLIENT_METRICS, "n", ("match", "x" * 1000)),
-        )
-    )
-    assert len(cell.pending.configs[CLIENT_METRICS, "m"]["match"]) == 500
+    largest = (("m", "ä" * 500), ("n", "x" * 1000))
+    cell.send(_alter(*(_resource(METRICS, name, ("match", v)) for name, v in largest)))
+    assert len(cell.pending.configs[METRICS, "m"]["match"]) == 500
 
 
 def test_resource_fails_as_a_whole_and_alone() -> None:
     cell = Cell(brokers=0)
+    timeout = ("consumer.session.timeout.ms", "1")
     body = cell.send(
         _alter(
-            _resource(GROUP, "a", ("consumer.session.timeout.ms", "1")),
-            _resource(GROUP, "b", ("consumer.session.timeout.ms", "1"), ("no.such", "1")),
-            _resource(GROUP, "c", ("consumer.session.timeout.ms", "1")),
+            _resource(GROUP, "a", timeout),
+            _resource(GROUP, "b", timeout, ("no.such", "1")),
+            _resource(GROUP, "c", timeout),
             _resource(GROUP, "a", ("consumer.heartbeat.interval.ms", "1")),
         )
     )
-    assert [(result.resource_name, result.error.field) for result in body.results] == [
-        ("a", ""),
-        ("b", "resources[1].configs[1].name"),
-        ("c", ""),
-        ("a", "resources[3]"),
-    ]
-    assert [result.HasField("error") for result in body.results] == [False, True, False, True]
+    assert [
+        (one.resource_name, one.error.field if one.HasField("error") else None)
+        for one in body.results
+    ] == [("a", None), ("b", "resources[1].configs[1].name"), ("c", None), ("a", "resources[3]")]
     assert sorted(cell.pending.snapshot().configs) == [(GROUP, "a"), (GROUP, "c")]
     assert cell.pending.configs[GROUP, "a"] == {"consumer.session.timeout.ms": "1"}
 
@@ -219,9 +188,7 @@ def _compared(name: str, value: str | None, expected: str | None) -> rpc.AlterCo
     config = rpc.AlterableConfig(
         name="match", config_operation=operation, value=value or "", expected=expected
     )
-    return rpc.AlterConfigsResource(
-        resource_type=CLIENT_METRICS, resource_name=name, configs=[config]
-    )
+    return rpc.AlterConfigsResource(resource_type=METRICS, resource_name=name, configs=[config])
 
 
 def test_compare_and_set_changes_only_the_expected_value() -> None:
@@ -253,7 +220,7 @@ def test_compare_and_set_changes_only_the_expected_value() -> None:
             assert error.error_message.startswith(f"match {told}"), (value, expected)
             assert error.error_code == ErrorCode.INVALID_UPDATE_VERSION, (value, expected)
             assert error.field == "resources[0].configs[0].expected"
-        own = cell.pending.configs.get((CLIENT_METRICS, "m"), {}).get("match")
+        own = cell.pending.configs.get((METRICS, "m"), {}).get("match")
         assert own == present
 
 
@@ -268,7 +235,7 @@ def test_expected_value_must_be_valid_for_a_comparison() -> None:
     too_long = "x" * (ControllerSettings().config_value_max_bytes + 1)
     error = cell.send(_alter(_compared("m", "b", too_long))).results[0].error
     assert error.error_code == ErrorCode.INVALID_REQUEST
-    assert (CLIENT_METRICS, "m") not in cell.pending.configs
+    assert (METRICS, "m") not in cell.pending.configs
 
 
 def test_every_default_is_valid_and_every_key_is_explained() -> None:

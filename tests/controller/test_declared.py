@@ -92,11 +92,14 @@ def test_applying_the_file_of_differences_leaves_none(seed: int) -> None:
     assert not plan_of(image_of(before), read_file(text, "f.yaml")).changes
 
 
-def test_file_of_the_whole_state_changes_nothing() -> None:
+def test_file_of_the_whole_state_changes_nothing_and_what_a_file_does_not_name_is_kept() -> None:
     cell = random_state(7)
     text, _ = write_file(differences({}, declared(image_of(cell))), with_values=True)
     plan = plan_of(image_of(cell), read_file(text, "f.yaml"))
     assert (plan.changes, plan.problems) == ([], [])
+    for text in ("{}", "topics: {}", "acls: []", "keys:\n", "topics:\n  new: {}\n"):
+        plan = plan_of(image_of(cell), read_file(text, "f.yaml"))
+        assert all(one.action == "create" for one in plan.changes)
 
 
 def test_fewer_partitions_are_a_problem_that_other_changes_do_not_hide() -> None:
@@ -108,13 +111,6 @@ def test_fewer_partitions_are_a_problem_that_other_changes_do_not_hide() -> None
     assert plan.problems == [
         "topic t has 3 partitions, and partitions cannot be removed: 2 partitions need a new topic"
     ]
-
-
-def test_plan_keeps_what_the_file_does_not_name() -> None:
-    cell = random_state(7)
-    for text in ("{}", "topics: {}", "acls: []", "keys:\n", "topics:\n  new: {}\n"):
-        plan = plan_of(image_of(cell), read_file(text, "f.yaml"))
-        assert all(one.action == "create" for one in plan.changes)
 
 
 def test_config_values_are_read_as_text() -> None:

@@ -30,6 +30,9 @@ def rolled_back(brokers: int = 3, **fields: Any) -> Cell:
 @pytest.mark.parametrize("level", [1, 2])
 def test_new_cluster_enables_heartbeats_at_each_metadata_version(level: int) -> None:
     cell = Cell(1, settings=ControllerSettings(bootstrap_metadata_version=level))
+    legacy = registration(7, registration_version=0, features=ONLY_METADATA)
+    says = "broker 7 has a legacy registration (version 0) without heartbeats"
+    cell.refused(legacy, ErrorCode.UNSUPPORTED_VERSION, "features", says)
     assert [cell.pending.features[name] for name in (HEARTBEATS, LAO)] == [1, 1]
     cell.now += 9.1
     assert len(cell.due()) == 1, "its brokers are fenced for silence"
@@ -56,13 +59,6 @@ def test_controlled_shutdown_does_not_wait_for_a_legacy_broker() -> None:
     cell.beat(1, want_shut_down=True)
     cell.beat(2)
     assert cell.beat(1, want_shut_down=True).should_shut_down
-
-
-def test_legacy_broker_is_refused_once_heartbeats_are_enabled() -> None:
-    cell = Cell(1)
-    message = registration(7, registration_version=0, features=ONLY_METADATA)
-    says = "broker 7 has a legacy registration (version 0) without heartbeats"
-    cell.refused(message, ErrorCode.UNSUPPORTED_VERSION, "features", says)
 
 
 def test_broker_is_never_fenced_when_heartbeats_are_disabled() -> None:
@@ -180,8 +176,7 @@ def test_active_brokers_get_a_whole_session_for_their_first_heartbeat_after_the_
 
 def test_lao_is_unknown_during_the_raise_and_names_the_brokers() -> None:
     cell = Cell(2)
-    cell.beat(1)
-    cell.beat(2)
+    cell.beats(1, 2)
     before = cell.lao.lao
     assert before > 0
     cell.send(OFF)
@@ -194,8 +189,7 @@ def test_lao_is_unknown_during_the_raise_and_names_the_brokers() -> None:
 def test_lao_waits_for_brokers_that_joined_before_catching_up() -> None:
     """[B joined with 3 applied; LAO was 9: announced again, B would show 3.]"""
     cell = Cell(2)
-    cell.beat(1)
-    cell.beat(2)
+    cell.beats(1, 2)
     cell.send(OFF)
     low = cell.register(3)
     cell.due()
@@ -232,13 +226,10 @@ def test_new_controller_knows_which_brokers_joined_before_catching_up(way: str) 
     assert later.lao.lao == start
 
 
-def test_heartbeats_are_not_disabled_while_lao_is_enabled() -> None:
+def test_lao_is_neither_kept_nor_raised_without_heartbeats() -> None:
     message, where = refused(Cell(0), update((HEARTBEATS, 0), kind=SAFE_DOWNGRADE))
     assert "lao.version 1 requires the brokers' heartbeats: lower it" in message
     assert where == "updates[0].max_version_level"
-
-
-def test_lao_cannot_be_raised_without_heartbeats() -> None:
     cell = rolled_back(1)
     assert "raise broker.heartbeat.version to 1" in refused(cell, update((LAO, 1)))[0]
     cell.send(update((HEARTBEATS, 1)))

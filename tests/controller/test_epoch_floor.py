@@ -31,6 +31,8 @@ def leader_epochs(cell: Cell) -> set[int]:
 
 def test_recovery_first_fences_all_and_raises_all_leader_epochs_into_its_range() -> None:
     before = taken_back()
+    never = successor(before, 0).pending.snapshot()
+    assert never.partitions == before.partitions, "a log that was never recovered is left alone"
     for generation in (1, 2, 7):
         cell = successor(before, generation)
         assert leader_epochs(cell) == {generation * EPOCHS_PER_RECOVERY}
@@ -140,11 +142,6 @@ def test_same_processes_continue_under_their_registrations() -> None:
     assert (isr_of(cell).leader, isr_of(cell).isr) == (3, (3,))
 
 
-def test_log_that_was_never_recovered_is_left_alone() -> None:
-    before = taken_back()
-    assert successor(before, 0).pending.snapshot().partitions == before.partitions
-
-
 def test_new_partition_starts_in_the_raised_epoch_range() -> None:
     cell = successor(taken_back(), 1)
     for broker_id in (1, 2, 3):
@@ -218,14 +215,11 @@ def test_epoch_raise_skips_partitions_deleted_or_raised_in_the_meantime() -> Non
 
 
 @pytest.mark.parametrize("generation", [MAX_RECOVERIES, MAX_RECOVERIES + 1, 2**40])
-def test_last_epoch_range_fits(generation: int) -> None:
+def test_epoch_ranges_of_generations_do_not_overlap_and_the_last_one_fits(generation: int) -> None:
+    starts = [first_leader_epoch(number) for number in range(MAX_RECOVERIES + 1)]
+    assert starts[0] == 0
+    assert {after - before for before, after in pairwise(starts)} == {EPOCHS_PER_RECOVERY}
     assert first_leader_epoch(generation) == first_leader_epoch(MAX_RECOVERIES)
     assert first_leader_epoch(MAX_RECOVERIES) + EPOCHS_PER_RECOVERY == 2**31
     message = pb.PartitionChangeRecord(leader_epoch=first_leader_epoch(generation))
     assert pb.PartitionChangeRecord.FromString(message.SerializeToString()) == message
-
-
-def test_epoch_ranges_of_generations_do_not_overlap() -> None:
-    starts = [first_leader_epoch(generation) for generation in range(MAX_RECOVERIES + 1)]
-    assert starts[0] == 0
-    assert {after - before for before, after in pairwise(starts)} == {EPOCHS_PER_RECOVERY}

@@ -79,7 +79,9 @@ def test_log_hash_covers_committed_records_whoever_proposed_them() -> None:
     assert log.log_hash.end_offset == log.committed.offset + 1
 
 
-def test_adjacent_config_writes_of_one_principal_share_a_batch() -> None:
+def test_adjacent_config_writes_of_one_principal_share_a_bounded_batch() -> None:
+    headers, _, _ = build(*(([config(str(i))], None) for i in range(MAX_SHARED_RECORDS + 1)))
+    assert [h.record_count for h in headers] == [MAX_SHARED_RECORDS, 1]
     alice, bob = ClientIdentity(principal="alice"), ClientIdentity(principal="bob")
     headers, _, _ = build(
         ([config("a")], alice),
@@ -102,11 +104,6 @@ def test_numbered_write_has_its_own_batch() -> None:
         (7, 1, 1, 1),
         (7, 2, 1, 1),
     ]
-
-
-def test_shared_batch_is_bounded() -> None:
-    headers, _, _ = build(*(([config(str(i))], None) for i in range(MAX_SHARED_RECORDS + 1)))
-    assert [h.record_count for h in headers] == [MAX_SHARED_RECORDS, 1]
 
 
 def test_voter_set_is_alone_in_a_control_batch_and_announced_to_the_quorum() -> None:

@@ -1,12 +1,13 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from deciding import Cell
+from request_fields import quorum
 
 from controller.decisions.clients import export_cursors
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import ExportCursor
-from raftlog.quorum.core import QuorumDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
@@ -15,21 +16,9 @@ def alter(*alterations: dict[str, Any], **fields: Any) -> rpc.AlterExportCursors
     return rpc.AlterExportCursorsRequest(alterations=made, **fields)
 
 
-def look_at(log_start_offset: int) -> Any:
-    """A quorum whose only member begins its log there."""
-
-    def look(now: float) -> QuorumDescription:
-        return QuorumDescription(
-            role="leader", epoch=1, leader_id=1, voted_id=1, log_start_offset=log_start_offset, log_end_offset=99,
-            flushed_end_offset=99, high_watermark=99, epoch_start_offset=0, voters=(), observers=(),
-        )  # fmt: skip
-
-    return look
-
-
-def cell(log_start_offset: int = 0, **fields: Any) -> Cell:
+def cell(log_start_offset: int = 0) -> Cell:
     """A controller with a few records in its log."""
-    return Cell(quorum=look_at(log_start_offset), **fields)
+    return Cell(quorum=lambda now: replace(quorum(now), log_start_offset=log_start_offset))
 
 
 def ends(at: Cell) -> dict[str, int]:
@@ -59,12 +48,10 @@ def test_committed_cursors_are_listed_by_name_with_the_bytes_that_they_hold() ->
     at.hold_commits = True
     at.send(alter({"name": "c", "end_offset": 3}))
     listed = at.send(rpc.ListExportCursorsRequest())
-    assert [(one.name, one.end_offset, one.target) for one in listed.cursors] == [
-        ("a", 2, "t"),
-        ("b", 3, ""),
-    ]
-    assert [one.offset for one in listed.cursors] == [
-        at.pending.export_cursors[name].offset for name in "ab"
+    cursors = at.pending.export_cursors
+    assert [(one.name, one.end_offset, one.target, one.offset) for one in listed.cursors] == [
+        ("a", 2, "t", cursors["a"].offset),
+        ("b", 3, "", cursors["b"].offset),
     ]
     assert (listed.log_start_offset, listed.high_watermark) == (1, at.pending.offset)
 
@@ -83,17 +70,13 @@ def test_cursor_of_another_export_is_moved_only_with_its_expected_value() -> Non
     at = cell()
     offset = at.send(alter({"name": "a", "end_offset": 3, "target": "one"})).results[0].offset
     other = {"name": "a", "end_offset": 4, "target": "two"}
-    at.refused_part(alter(other), ErrorCode.INVALID_UPDATE_VERSION, "alterations[0].target")
+    moved, field = ErrorCode.INVALID_UPDATE_VERSION, "alterations[0].expected_offset"
+    at.refused_part(alter(other), moved, "alterations[0].target")
     for seen in (-1, offset + 1):
-        request = alter({**other, "expected_offset": seen})
-        at.refused_part(request, ErrorCode.INVALID_UPDATE_VERSION, "alterations[0].expected_offset")
+        at.refused_part(alter({**other, "expected_offset": seen}), moved, field)
     at.send(alter({**other, "expected_offset": offset}))
     assert at.pending.export_cursors["a"].target == "two"
-    at.refused_part(
-        alter({"name": "a", "expected_offset": offset}),
-        ErrorCode.INVALID_UPDATE_VERSION,
-        "alterations[0].expected_offset",
-    )
+    at.refused_part(alter({"name": "a", "expected_offset": offset}), moved, field)
 
 
 @pytest.mark.parametrize(
@@ -121,19 +104,12 @@ def test_cursor_at_either_end_of_the_log_is_accepted() -> None:
 
 def test_each_alteration_is_decided_separately() -> None:
     at = cell()
-    results = at.send(
-        alter(
-            {"name": "a", "end_offset": 1},
-            {"name": "b"},
-            {"name": "a"},
-            {"name": "c", "end_offset": 2},
-        )
-    ).results
-    assert [one.HasField("error") for one in results] == [False, True, True, False]
+    set_a, set_c = {"name": "a", "end_offset": 1}, {"name": "c", "end_offset": 2}
+    first, *failed, last = at.send(alter(set_a, {"name": "b"}, {"name": "a"}, set_c)).results
+    assert [one.HasField("error") for one in (first, *failed, last)] == [False, True, True, False]
     assert ends(at) == {"a": 1, "c": 2}
-    assert [results[0].offset, results[3].offset] == [
-        at.pending.export_cursors[name].offset for name in ("a", "c")
-    ]
+    cursors = at.pending.export_cursors
+    assert (first.offset, last.offset) == (cursors["a"].offset, cursors["c"].offset)
 
 
 def test_number_of_cursors_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ def test_silent_broker_is_fenced_and_only_its_partitions_change() -> None:
     topic = cell.create_on((1, 2), (2, 3), (3, 1))
     alone = cell.create_on((1,), name="alone")
     cell.now += 5
-    cell.beat(2)
-    cell.beat(3)
+    cell.beats(2, 3)
     cell.now += 4.1
     due = cell.decider.due.next(cell.now)
     assert due is not None

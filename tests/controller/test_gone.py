@@ -136,13 +136,7 @@ def test_majority_of_brokers_is_never_fenced_as_gone() -> None:
     cell.decider.heard(3, cell.broker(3).epoch, cell.now)
     cell.now += 2.0
     cell.due()
-    assert [cell.broker(broker_id).fenced for broker_id in range(1, 6)] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    assert [one for one in range(1, 6) if cell.broker(one).fenced] == [1, 2]
     found_gone(cell, 3)
     cell.due()
     assert not cell.broker(3).fenced, "nor one after the other"

@@ -38,6 +38,9 @@ def test_every_registration_maps_its_host_in_its_own_batch() -> None:
     found = cell.pending.hostnames["rack1-a.example"]
     assert (found.broker_id, found.version, found.offset) == (4, 0, cell.pending.offset)
     assert found.cause == HostnameCause.BY_REGISTRATION
+    decision = cell.propose(cell.decide(registration(4, listeners=at("g"))))
+    assert decision.types == ["REGISTER_BROKER", "HOSTNAME"], "the process has moved"
+    assert mapped(cell) == {"g": 4, "rack1-a.example": 4}
 
 
 def test_only_changed_mappings_are_written() -> None:
@@ -54,30 +57,20 @@ def test_only_changed_mappings_are_written() -> None:
     assert mapped(cell) == {"h": 5}
 
 
-def test_process_that_moves_takes_its_mapping_along() -> None:
-    cell = Cell(brokers=0)
-    cell.register(4, listeners=at("h"))
-    decision = cell.propose(cell.decide(registration(4, listeners=at("g"))))
-    assert decision.types == ["REGISTER_BROKER", "HOSTNAME"]
-    assert mapped(cell) == {"g": 4, "h": 4}
-
-
 def test_list_shows_the_host_of_each_broker() -> None:
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("h"))
     cell.send(alter({"hostname": "g", "broker_id": 9}))
     body = cell.send(rpc.ListHostnamesRequest())
     assert [
-        (one.hostname, one.broker_id, one.version, one.reason, one.endpoint)
+        (one.hostname, one.broker_id, one.version, one.reason, one.cause, one.endpoint)
         for one in body.hostnames
-    ] == [("g", 9, 0, "set by hand", ""), ("h", 4, 0, "registered", "h:9092")]
-    assert [one.cause for one in body.hostnames] == [
-        HostnameCause.BY_HAND,
-        HostnameCause.BY_REGISTRATION,
+    ] == [
+        ("g", 9, 0, "set by hand", HostnameCause.BY_HAND, ""),
+        ("h", 4, 0, "registered", HostnameCause.BY_REGISTRATION, "h:9092"),
     ]
-    assert [one.offset for one in body.hostnames] == [
-        cell.pending.hostnames[name].offset for name in ("g", "h")
-    ]
+    hosts = cell.pending.hostnames
+    assert [one.offset for one in body.hostnames] == [hosts["g"].offset, hosts["h"].offset]
 
 
 def test_only_committed_mappings_are_listed() -> None:
@@ -102,9 +95,8 @@ def test_hostname_is_set_moved_and_deleted() -> None:
 def test_hostname_change_is_refused_at_another_offset() -> None:
     cell = Cell(brokers=0)
     field = "alterations[0].expected_offset"
-    offset = (
-        cell.send(alter({"hostname": "h", "broker_id": 7, "expected_offset": -1})).results[0].offset
-    )
+    made = cell.send(alter({"hostname": "h", "broker_id": 7, "expected_offset": -1}))
+    offset = made.results[0].offset
     for expected in (-1, offset - 1, offset + 1):
         for change in ({"broker_id": 8}, {}):
             request = alter({"hostname": "h", "expected_offset": expected, **change})
@@ -267,11 +259,8 @@ def test_invalid_mapping_of_an_older_build_can_be_deleted(host: str) -> None:
     assert mapped(cell) == {host: 4}
     offset = cell.pending.offset
     cell.refused_part(alter({"hostname": host, "broker_id": 5}), INVALID, "alterations[0].hostname")
-    cell.refused_part(
-        alter({"hostname": host, "expected_offset": offset - 1}),
-        MOVED,
-        "alterations[0].expected_offset",
-    )
+    other = alter({"hostname": host, "expected_offset": offset - 1})
+    cell.refused_part(other, MOVED, "alterations[0].expected_offset")
     cell.send(alter({"hostname": host, "expected_offset": offset}))
     assert not mapped(cell)
 

@@ -39,13 +39,6 @@ def test_key_is_put_overwritten_and_deleted() -> None:
     assert at.pending.key_values["a/b"].create_offset == anew > again
 
 
-def test_delete_of_an_absent_key_writes_no_record() -> None:
-    at = Cell()
-    decided = at.decide(alter({"key": "a", "operation": DELETE}))
-    assert decided.error is None
-    assert (decided.records, list(decided.body.offsets)) == ([], [-1])
-
-
 def test_several_keys_are_one_batch_with_one_offset_each() -> None:
     at = Cell()
     at.send(alter({"key": "old", "value": b"1"}))
@@ -141,13 +134,7 @@ def test_empty_request_and_repeated_key_are_refused() -> None:
     )  # fmt: skip
 
 
-def test_unknown_lease_is_refused() -> None:
-    assert code(Cell(), {"key": "a", "lease_id": 4}) == (
-        ErrorCode.RESOURCE_NOT_FOUND, "alterations[0].lease_id",
-    )  # fmt: skip
-
-
-def test_number_of_keys_is_bounded() -> None:
+def test_number_and_total_size_of_keys_are_bounded() -> None:
     at = Cell(settings=ControllerSettings(kv_max_keys=2))
     at.send(alter({"key": "a"}, {"key": "b"}))
     assert code(at, {"key": "c"})[0] == ErrorCode.POLICY_VIOLATION
@@ -155,13 +142,10 @@ def test_number_of_keys_is_bounded() -> None:
     at.send(alter({"key": "a", "value": b"2"}))
     at.send(alter({"key": "c"}, {"key": "a", "operation": DELETE}))
     assert sorted(at.pending.snapshot().key_values) == ["b", "c"]
-
-
-def test_total_size_of_keys_is_bounded() -> None:
     at = Cell(settings=ControllerSettings(kv_max_bytes=10))
     at.send(alter({"key": "a", "value": b"123456789"}))
-    assert code(at, {"key": "b"})[0] == ErrorCode.POLICY_VIOLATION
-    assert code(at, {"key": "a", "value": b"1234567890"})[0] == ErrorCode.POLICY_VIOLATION
+    for above in ({"key": "b"}, {"key": "a", "value": b"1234567890"}):
+        assert code(at, above)[0] == ErrorCode.POLICY_VIOLATION
     at.send(alter({"key": "a", "value": b"1"}, {"key": "b", "value": b"1234567"}))
     assert at.pending.key_value_bytes == 10
 
@@ -176,11 +160,12 @@ def test_deletions_are_allowed_above_a_lowered_bound() -> None:
     assert code(lower, {"key": "d"})[0] == ErrorCode.POLICY_VIOLATION
 
 
-def test_validate_only_changes_nothing() -> None:
+def test_validation_and_the_delete_of_an_absent_key_write_no_record() -> None:
     at = Cell()
     decided = at.decide(alter({"key": "a", "value": b"1"}, validate_only=True))
-    assert decided.error is None
-    assert decided.records == []
+    assert (decided.error, decided.records) == (None, [])
+    decided = at.decide(alter({"key": "a", "operation": DELETE}))
+    assert (decided.error, decided.records, list(decided.body.offsets)) == (None, [], [-1])
 
 
 def test_expected_offset_of_another_generation_is_refused() -> None:

@@ -73,14 +73,6 @@ def test_keep_alive_writes_no_record() -> None:
     assert keep(at, lease).error.code == ErrorCode.RESOURCE_NOT_FOUND
 
 
-def test_expired_lease_is_not_kept_alive() -> None:
-    at = Cell(brokers=0)
-    lease = grant(at)
-    at.now += 5.0
-    kept = rpc.KeepLeaseAliveRequest(lease_id=lease)
-    at.refused(kept, ErrorCode.RESOURCE_NOT_FOUND, "lease_id")
-
-
 def test_new_controller_grants_each_lease_its_whole_time_again() -> None:
     at = Cell(brokers=0)
     lease = grant(at)
@@ -270,31 +262,24 @@ def test_second_key_in_a_directory_has_a_sibling_though_nothing_is_committed() -
     assert counts == [0, 1, 2]
 
 
+KEY, COMPARE = {"key": "a"}, rpc.KEY_VALUE_COMPARE
+INVALID, GONE = ErrorCode.INVALID_REQUEST, ErrorCode.RESOURCE_NOT_FOUND
+NO_GRANT = rpc.AlterKeyValuesRequest(alterations=[rpc.KeyValueAlteration(key="a", lease_id=-1)])
+
+
 @pytest.mark.parametrize(
     ("request_", "code", "field"),
     [
-        (grant_with({"key": "a", "lease_id": 0}), ErrorCode.INVALID_REQUEST, "lease"),
-        (grant_with({"key": "a"}, ttl_ms=1), ErrorCode.INVALID_REQUEST, "lease.ttl_ms"),
+        (grant_with({"key": "a", "lease_id": 0}), INVALID, "lease"),
+        (grant_with(KEY, ttl_ms=1), INVALID, "lease.ttl_ms"),
         (
-            grant_with({"key": "a"}, {"key": "b", "expected_offset": 5}),
+            grant_with(KEY, {"key": "b", "expected_offset": 5}),
             ErrorCode.INVALID_UPDATE_VERSION,
             "alterations[1].expected_offset",
         ),
-        (
-            grant_with({"key": "a"}, {"key": "b", "lease_id": 77}),
-            ErrorCode.RESOURCE_NOT_FOUND,
-            "alterations[1].lease_id",
-        ),
-        (
-            grant_with({"key": "a"}, {"key": "b", "operation": rpc.KEY_VALUE_COMPARE}),
-            ErrorCode.INVALID_REQUEST,
-            "alterations[1].lease_id",
-        ),
-        (
-            rpc.AlterKeyValuesRequest(alterations=[rpc.KeyValueAlteration(key="a", lease_id=-1)]),
-            ErrorCode.RESOURCE_NOT_FOUND,
-            "alterations[0].lease_id",
-        ),
+        (grant_with(KEY, {"key": "b", "lease_id": 77}), GONE, "alterations[1].lease_id"),
+        (grant_with(KEY, {"key": "b", "operation": COMPARE}), INVALID, "alterations[1].lease_id"),
+        (NO_GRANT, GONE, "alterations[0].lease_id"),
     ],
 )
 def test_refused_keys_grant_no_lease(

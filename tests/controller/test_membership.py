@@ -166,18 +166,14 @@ def test_second_voter_change_is_refused_while_one_is_pending() -> None:
     assert cell.changed(cell.decide(remove(2))) == {1: "d1", 3: "d3", 4: "d4"}
 
 
-def test_voter_is_not_added_twice() -> None:
-    cell = Members()
-    cell.refused(add(2), ErrorCode.DUPLICATE_VOTER, "voter_id")
-    other = add(2, voter_directory_id="other")
-    cell.refused(other, ErrorCode.DUPLICATE_VOTER, "voter_id", "remove that one first")
-
-
 def test_only_a_caught_up_observer_may_become_a_voter() -> None:
     cell = Members()
     cell.refused(add(5), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
     cell.refused(add(voter_directory_id="other"), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
     cell.refused(add(voter_directory_id=""), ErrorCode.INVALID_REQUEST, "voter_directory_id")
+    cell.refused(add(2), ErrorCode.DUPLICATE_VOTER, "voter_id")
+    other = add(2, voter_directory_id="other")
+    cell.refused(other, ErrorCode.DUPLICATE_VOTER, "voter_id", "remove that one first")
     for age in (NEVER, CAUGHT_UP_WITHIN_MS + 1):
         cell.quorum.observers = [replica(4, caught_up=age)]
         cell.refused(add(), ErrorCode.REQUEST_TIMED_OUT, "voter_id", "up to 7 of 9")
@@ -214,8 +210,8 @@ def test_valid_voter_endpoints_are_accepted() -> None:
 
 
 def test_build_that_does_not_support_the_level_may_not_vote() -> None:
+    cell = Members()
     for version in (0, 1):
-        cell = Members()
         cell.quorum.observers = [replica(4, version=version)]
         cell.refused(add(), ErrorCode.INVALID_REQUEST, "voter_id")
 
@@ -231,28 +227,15 @@ def test_new_voter_set_requires_a_live_majority() -> None:
 # --- removing -----------------------------------------------------------------------------------
 
 
-def test_dead_voter_is_removed() -> None:
+def test_voters_are_removed_unless_the_quorum_would_stop() -> None:
     cell = Members()
-    cell.quorum.voters[2] = replica(3, fetched=NEVER)
-    assert cell.changed(cell.decide(remove(3))) == {1: "d1", 2: "d2"}
-
-
-def test_removal_that_would_stop_the_quorum_is_refused() -> None:
-    cell = Members()
-    cell.quorum.voters[2] = replica(3, fetched=NEVER)
-    cell.refused(remove(2), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
-    cell.refused(remove(1), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
-
-
-def test_leader_may_be_removed() -> None:
-    cell = Members()
-    assert cell.changed(cell.decide(remove(1))) == {2: "d2", 3: "d3"}
-
-
-def test_removal_of_a_non_voter_is_refused() -> None:
-    cell = Members()
+    assert cell.changed(cell.decide(remove(1))) == {2: "d2", 3: "d3"}, "the leader itself"
     cell.refused(remove(4), ErrorCode.VOTER_NOT_FOUND, "voter_id")
     cell.refused(remove(2, "other"), ErrorCode.VOTER_NOT_FOUND, "voter_directory_id")
+    cell.quorum.voters[2] = replica(3, fetched=NEVER)
+    for live in (1, 2):
+        cell.refused(remove(live), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
+    assert cell.changed(cell.decide(remove(3))) == {1: "d1", 2: "d2"}, "the dead one"
 
 
 @pytest.mark.parametrize("directory", ["d3", ""])
@@ -325,45 +308,41 @@ def seen(*voters: Voter, **fields: Any) -> QuorumDescription:
     return replace(plain, **fields)
 
 
-def test_caught_up_observer_asks_to_vote_if_configured() -> None:
-    asked = requested_change(seen(), ME, auto_join=True)
-    assert asked == rpc.AddRaftVoterRequest(
-        voter_id=4, voter_directory_id="d4", endpoint="c4:1", ack_when_appended=True
-    )
-    assert requested_change(seen(), ME, auto_join=False) is None
+BOTH = "SSL://c4:2,PLAINTEXT://c4:1"
+SAME, MOVED, LOST = (Voter(4, "c4:1", "d4"), Voter(4, "old:1", "d4"), Voter(4, "c4:1", "old"))
+HEARS: dict[str, Any] = {"role": "follower", "hears_leader": True}
+ADDED = add(ack_when_appended=True)
+NODE_CHANGES: dict[str, tuple[QuorumDescription, str, bool, Any]] = {
+    "a caught-up observer joins": (seen(), "c4:1", True, ADDED),
+    "only if it is configured": (seen(), "c4:1", False, None),
+    "with all its listeners": (seen(), BOTH, True, add(endpoint=BOTH, ack_when_appended=True)),
+    "once it has applied all": (seen(high_watermark=10), "c4:1", True, None),
+    "once something is committed": (seen(high_watermark=-1), "c4:1", True, None),
+    "once it knows a leader": (seen(leader_id=-1), "c4:1", True, None),
+    "once it is an observer": (seen(role="unattached"), "c4:1", True, None),
+    "once a voter set is in the log": (seen(voters_offset=-1), "c4:1", True, None),
+    "a lost disk is removed first": (seen(LOST), "c4:1", True, remove(4, "old")),
+    "a lost disk stays without that": (seen(LOST), "c4:1", False, None),
+    "a voter reports its address": (seen(MOVED, **HEARS), "c4:1", False, update(4, "c4:1")),
+    "a leader, too": (seen(MOVED, role="leader"), "c4:1", False, update(4, "c4:1")),
+    "a copy of its directory does not": (seen(MOVED, role="follower"), "c4:1", False, None),
+    "not without an address": (seen(MOVED, **HEARS), "", False, None),
+    "not to a static set": (seen(MOVED, voters_offset=-1, **HEARS), "c4:1", False, None),
+    "the same address is not news": (seen(SAME, **HEARS), "c4:1", True, None),
+    "all listeners are reported": (seen(SAME, **HEARS), BOTH, False, update(4, BOTH)),
+    "and are no news afterwards": (
+        seen(replace(SAME, endpoint=BOTH), **HEARS), BOTH, False, None,
+    ),
+}  # fmt: skip
 
 
-def test_auto_join_waits_until_caught_up_with_a_known_leader() -> None:
-    for fields in (
-        {"high_watermark": 10},
-        {"high_watermark": -1},
-        {"leader_id": -1},
-        {"role": "unattached"},
-        {"voters_offset": -1},
-    ):
-        assert requested_change(seen(**fields), ME, auto_join=True) is None, fields
-
-
-def test_voter_on_the_lost_disk_is_removed_first() -> None:
-    asked = requested_change(seen(Voter(4, "c4:1", "old")), ME, auto_join=True)
-    assert asked == rpc.RemoveRaftVoterRequest(voter_id=4, voter_directory_id="old")
-    assert requested_change(seen(Voter(4, "c4:1", "old")), ME, auto_join=False) is None
-
-
-def test_voter_reports_its_endpoint_whoever_may_join() -> None:
-    there = Voter(4, "old:1", "d4")
-    asked = requested_change(seen(there, role="follower", hears_leader=True), ME, auto_join=False)
-    assert asked == rpc.UpdateRaftVoterRequest(voter_id=4, voter_directory_id="d4", endpoint="c4:1")
-    assert requested_change(seen(there, role="leader"), ME, auto_join=False) == asked
-    # A copy of the voter's directory, which no leader serves.
-    assert requested_change(seen(there, role="follower"), ME, auto_join=False) is None
-    assert (
-        requested_change(seen(replace(there, endpoint="c4:1"), role="follower"), ME, auto_join=True)
-        is None
-    )
-    heard = seen(there, role="follower", hears_leader=True)
-    assert requested_change(heard, replace(ME, endpoint=""), auto_join=False) is None
-    assert requested_change(replace(heard, voters_offset=-1), ME, auto_join=False) is None
+@pytest.mark.parametrize(
+    ("found", "endpoint", "auto_join", "asked"), NODE_CHANGES.values(), ids=NODE_CHANGES
+)
+def test_node_requests_its_own_voter_change(
+    found: QuorumDescription, endpoint: str, auto_join: bool, asked: Any
+) -> None:
+    assert requested_change(found, replace(ME, endpoint=endpoint), auto_join=auto_join) == asked
 
 
 def test_leader_requests_its_own_changes_as_itself() -> None:
@@ -384,23 +363,6 @@ def test_leader_requests_its_own_changes_as_itself() -> None:
     asyncio.run(ask())
     (request,) = got
     assert (request.client.node_id, request.remove_raft_voter.voter_id) == (3, 3)
-
-
-# --- several listeners --------------------------------------------------------------------------
-
-BOTH = "SSL://c4:2,PLAINTEXT://c4:1"
-
-
-def test_voter_reports_all_its_listeners() -> None:
-    node = replace(ME, endpoint=BOTH)
-    there = Voter(4, "c4:1", "d4")
-    asked = requested_change(seen(there, role="follower", hears_leader=True), node, auto_join=False)
-    assert asked == rpc.UpdateRaftVoterRequest(voter_id=4, voter_directory_id="d4", endpoint=BOTH)
-    known = seen(replace(there, endpoint=BOTH), role="follower", hears_leader=True)
-    assert requested_change(known, node, auto_join=False) is None
-    joining = requested_change(seen(), node, auto_join=True)
-    assert isinstance(joining, rpc.AddRaftVoterRequest)
-    assert joining.endpoint == BOTH
 
 
 def test_damaged_directory_is_abandoned_only_once_it_is_not_a_voter() -> None:
@@ -434,11 +396,15 @@ async def test_damage_is_repaired_until_the_node_has_rejoined(
     monkeypatch.setattr(controller.run, "heal", heal)
     monkeypatch.setattr(controller.run, "may_rejoin", lambda config: True)
     config: Any = None
-    if found_later:
-        assert await controller.run.run_controller(config) == 3
-    else:
-        with pytest.raises(CorruptLogError):
-            await controller.run.run_controller(config)
+
+    async def ends() -> None:
+        if found_later:
+            assert await controller.run.run_controller(config) == 3
+        else:
+            with pytest.raises(CorruptLogError):
+                await controller.run.run_controller(config)
+
+    await ends()
     aside = Path("/data/damaged/1")
     assert ran == [
         {"raises_damage": True, "healed": None},
@@ -448,11 +414,7 @@ async def test_damage_is_repaired_until_the_node_has_rejoined(
 
     ran.clear()
     monkeypatch.setattr(controller.run, "may_rejoin", lambda config: False)
-    if found_later:
-        assert await controller.run.run_controller(config) == 3
-    else:
-        with pytest.raises(CorruptLogError):
-            await controller.run.run_controller(config)
+    await ends()
     assert ran == [{"raises_damage": False, "healed": None}]
 
 

@@ -22,21 +22,21 @@ def cell(**settings: Any) -> Cell:
 
 
 @pytest.mark.parametrize("node_id", [*VOTERS, OBSERVER])
-def test_broker_with_the_node_id_of_a_controller_is_refused(node_id: int) -> None:
+def test_broker_with_the_node_id_of_a_controller_is_refused_and_vice_versa(node_id: int) -> None:
     one = cell()
     one.refused(registration(node_id), ErrorCode.INVALID_REGISTRATION, "broker_id")
-    assert one.register(OBSERVER + 1) > 0
+    assert one.register(9) > 0
+    request = rpc.AddRaftVoterRequest(voter_id=9, voter_directory_id="dir-9", endpoint="c9:9093")
+    one.refused(request, ErrorCode.INVALID_REQUEST, "voter_id")
 
 
 def test_already_registered_broker_may_return() -> None:
     """A cluster from before this check keeps working."""
     one = cell()
-    known, one.decider.state.controller_ids = (
-        one.decider.state.controller_ids,
-        lambda now: frozenset(),
-    )
+    state = one.decider.state
+    known, state.controller_ids = state.controller_ids, lambda now: frozenset()
     one.register(2)
-    one.decider.state.controller_ids = known
+    state.controller_ids = known
     one.now += 60
     assert one.register(2, "another process") > 0
 
@@ -58,13 +58,6 @@ def test_controller_id_is_never_generated() -> None:
     one = Cell(brokers=0, quorum=look, shared_node_ids=False)
     wanted = registration(-1, "x", id_wanted=rpc.BrokerIdWanted())
     assert one.send(wanted).broker_id == 1002
-
-
-def test_broker_does_not_become_a_voter() -> None:
-    one = cell()
-    one.register(9)
-    request = rpc.AddRaftVoterRequest(voter_id=9, voter_directory_id="dir-9", endpoint="c9:9093")
-    one.refused(request, ErrorCode.INVALID_REQUEST, "voter_id")
 
 
 # --- A broker is a node that is registered, and has no vote --------------------------------------

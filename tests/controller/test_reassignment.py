@@ -13,7 +13,7 @@ ASSIGNMENT, FACTOR = ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.INVALID_REP
 
 
 def refused_cancellation(cell: Cell, code: ErrorCode = ASSIGNMENT) -> None:
-    cell.refused_reassignment(reassignment((0, None)), code, "topics[0].partitions[0]")
+    cell.refused_part(reassignment((0, None)), code, "topics[0].partitions[0]")
 
 
 def _codes(response: rpc.AlterPartitionReassignmentsResponse) -> list[int]:
@@ -127,8 +127,7 @@ def test_added_leader_loses_the_leadership_when_cancelled() -> None:
     assert (partition.leader, partition.isr) == (3, (3,))
     # 1 and 2 may lack what 3 has acknowledged.
     refused_cancellation(cell)
-    cell.beat(1)
-    cell.beat(1)
+    cell.beats(1, 1)
     refused_cancellation(cell)
     cell.propose_isr(topic, [3, 1])
     cell.reassign({0: None})
@@ -145,8 +144,7 @@ def test_cancellation_that_requires_an_unclean_leader_is_refused_unless_allowed(
     cell.silence(1, 2)
     cell.allow_unclean("t")
     refused_cancellation(cell)
-    cell.beat(2)
-    cell.beat(2)
+    cell.beats(2, 2)
     cell.reassign({0: None})
     partition = cell.partition(topic)
     assert (partition.leader, partition.isr, partition.leader_recovery_state) == (2, (2,), 1)
@@ -252,13 +250,16 @@ def test_invalid_reassignments_are_refused(
 ) -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2, 3))
-    cell.refused_reassignment(reassignment((index, ids)), code, f"topics[0].partitions[0]{field}")
+    cell.refused_part(reassignment((index, ids)), code, f"topics[0].partitions[0]{field}")
 
 
 def test_each_partition_has_its_own_result_and_duplicates_are_refused_both_times() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2), (1, 2), (1, 2))
-    codes = _codes(cell.send(reassignment((0, [2, 3]), (1, [9]), (2, [3]), (2, None), (7, [1]))))
+    moves = ((0, [2, 3]), (1, [9]), (2, [3]), (2, None), (7, [1]))
+    validated = cell.decide(reassignment(*moves, validate_only=True))
+    codes = _codes(cell.send(reassignment(*moves)))
+    assert (validated.records, _codes(validated.body)) == ([], codes)
     twice = ErrorCode.INVALID_REQUEST
     assert codes == [0, ASSIGNMENT, twice, twice, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert [cell.partition(topic, index).adding_replicas for index in range(3)] == [(3,), (), ()]
@@ -268,29 +269,17 @@ def test_replication_factor_may_be_required_to_stay() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2))
     request = reassignment((0, [1, 2, 3]), allow_replication_factor_change=False)
-    cell.refused_reassignment(request, FACTOR, "topics[0].partitions[0].replicas")
-    assert _codes(cell.send(reassignment((0, [1, 3]), allow_replication_factor_change=False))) == [
-        0
-    ]
+    cell.refused_part(request, FACTOR, "topics[0].partitions[0].replicas")
+    kept = reassignment((0, [1, 3]), allow_replication_factor_change=False)
+    assert _codes(cell.send(kept)) == [0]
     # Measured by what there was before, not by what is there while it lasts.
-    request = reassignment((0, [1, 2, 3]), allow_replication_factor_change=False)
-    cell.refused_reassignment(request, FACTOR, "topics[0].partitions[0].replicas")
-
-
-def test_validate_only_responds_the_same_and_writes_nothing() -> None:
-    cell = Cell(brokers=3)
-    topic = cell.create_on((1, 2))
-    decision = cell.decide(reassignment((0, [2, 3]), (1, [1]), validate_only=True))
-    assert decision.records == []
-    assert _codes(decision.body) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert cell.partition(topic).adding_replicas == ()
+    cell.refused_part(request, FACTOR, "topics[0].partitions[0].replicas")
 
 
 def test_request_larger_than_a_batch_is_refused_whole() -> None:
     cell = Cell(brokers=3, settings=ControllerSettings(max_records_per_request=3))
-    cell.refused(
-        reassignment(*((index, [1]) for index in range(4))), ErrorCode.POLICY_VIOLATION, ""
-    )
+    moves = [(index, [1]) for index in range(4)]
+    cell.refused(reassignment(*moves), ErrorCode.POLICY_VIOLATION, "")
 
 
 def test_listed_reassignments_are_committed_and_requested() -> None:
@@ -301,13 +290,11 @@ def test_listed_reassignments_are_committed_and_requested() -> None:
     cell.send(reassignment((0, [2]), name="b"))
     assert sorted(_ongoing(cell)) == [("a", 0), ("a", 2), ("b", 0)]
     listed = rpc.ListReassignmentsTopic
-    assert sorted(_ongoing(cell, topics=[listed(name="a"), listed(name="none")])) == [
-        ("a", 0),
-        ("a", 2),
-    ]
-    assert sorted(_ongoing(cell, topics=[listed(name="a", partition_indexes=[2, 1, 9])])) == [
-        ("a", 2)
-    ]
+    for topics, found in (
+        ([listed(name="a"), listed(name="none")], [("a", 0), ("a", 2)]),
+        ([listed(name="a", partition_indexes=[2, 1, 9])], [("a", 2)]),
+    ):
+        assert sorted(_ongoing(cell, topics=topics)) == found
     cell.hold_commits = True
     cell.send(reassignment((1, [2]), name="a"))
     assert ("a", 1) not in _ongoing(cell)

@@ -20,12 +20,8 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 DUPLICATE = ErrorCode.DUPLICATE_BROKER_REGISTRATION
-PROOF: dict[str, Any] = {
-    "boot_id": "boot",
-    "directory_id": "dir",
-    "lock_device": 7,
-    "lock_inode": 11,
-}
+UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION
+PROOF: Any = {"boot_id": "boot", "directory_id": "dir", "lock_device": 7, "lock_inode": 11}
 
 
 def test_broker_epoch_is_the_offset_of_its_record_and_the_broker_starts_fenced() -> None:
@@ -66,12 +62,8 @@ def _feature(name: str, low: int, high: int) -> list[pb.FeatureRange]:
         ({"log_dirs": [""]}, ErrorCode.INVALID_REGISTRATION, "log_dirs[0]"),
         ({"log_dirs": ["/a", "/b", "/a"]}, ErrorCode.INVALID_REGISTRATION, "log_dirs[2]"),
         ({"features": _feature("x", 2, 1)}, ErrorCode.INVALID_REQUEST, "features[0]"),
-        ({"features": []}, ErrorCode.UNSUPPORTED_VERSION, "features"),
-        (
-            {"features": _feature("metadata.version", 98, 99)},
-            ErrorCode.UNSUPPORTED_VERSION,
-            "features",
-        ),
+        ({"features": []}, UNSUPPORTED, "features"),
+        ({"features": _feature("metadata.version", 98, 99)}, UNSUPPORTED, "features"),
     ],
 )
 def test_bad_registration_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
@@ -118,8 +110,7 @@ def test_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -> 
     cell.now += 9.1
     cell.beats(2, 3)
     decision = cell.decide(registration(1, "another"))
-    types = decision.types
-    assert types == ["REGISTER_BROKER"] + ["PARTITION_CHANGE"] * 3
+    assert decision.types == ["REGISTER_BROKER"] + ["PARTITION_CHANGE"] * 3
     cell.propose(decision)
     assert [cell.partition(topic, index).isr for index in range(2)] == [(2, 3), (2, 3)]
     assert [cell.partition(topic, index).leader_epoch for index in range(2)] == [1, 0], (
@@ -132,27 +123,16 @@ def test_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -> 
     cell.check_invariants()
 
 
-def test_successor_with_the_same_lock_need_not_wait() -> None:
-    cell = Cell(brokers=2)
-    cell.join(5, process=pb.ProcessProof(**PROOF))
-    assert cell.register(5, "successor", process=pb.ProcessProof(**PROOF)) == cell.pending.offset
-
-
-@pytest.mark.parametrize("part", sorted(PROOF))
-def test_proof_by_anything_but_the_lock_is_refused(part: str) -> None:
+def test_only_a_successor_with_the_same_lock_need_not_wait() -> None:
     """A cloned disk has the same directory id but its own lock; another boot the same inode."""
     cell = Cell(brokers=2)
     cell.join(5, process=pb.ProcessProof(**PROOF))
-    other: dict[str, Any] = {**PROOF, part: PROOF[part] * 2}
-    cell.refused(
-        registration(5, "successor", process=pb.ProcessProof(**other)), DUPLICATE, "broker_id"
-    )
-
-
-def test_registrations_without_proof_are_different_processes() -> None:
-    cell = Cell(brokers=2)
-    cell.join(5, process=pb.ProcessProof())
-    cell.refused(registration(5, "x", process=pb.ProcessProof()), DUPLICATE, "broker_id")
+    for part in PROOF:
+        other = pb.ProcessProof(**{**PROOF, part: PROOF[part] * 2})
+        cell.refused(registration(5, "x", process=other), DUPLICATE, "broker_id")
+    assert cell.register(5, "successor", process=pb.ProcessProof(**PROOF)) == cell.pending.offset
+    cell.join(6, process=pb.ProcessProof())
+    cell.refused(registration(6, "x", process=pb.ProcessProof()), DUPLICATE, "broker_id")
 
 
 def test_requests_are_decided_on_the_pending_image() -> None:

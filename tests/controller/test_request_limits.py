@@ -102,13 +102,8 @@ def test_each_request_kind_has_a_valid_request() -> None:
     }
     assert set(template()) == bodies
     # So that what is refused below is refused for the field that was changed.
-    others = {
-        "close_client",
-        "remove_raft_voter",
-        "update_raft_voter",
-        "add_raft_voter",
-        "alter_partition",
-    }
+    voters = {f"{verb}_raft_voter" for verb in ("add", "remove", "update")}
+    others = {"close_client", "alter_partition"} | voters
     for kind, body in template().items():
         stage = Stage()
         decision = stage.decide(envelope_of(kind, stage.valid()[kind]))
@@ -323,32 +318,21 @@ LIMIT = 3
 @pytest.mark.parametrize(
     ("type_", "field", "item"),
     [
-        (
-            rpc.IncrementalAlterConfigsRequest,
-            "resources",
-            lambda name: rpc.AlterConfigsResource(
-                resource_type=ResourceType.TOPIC, resource_name=name
-            ),
-        ),
-        (rpc.CreateTopicsRequest, "topics", lambda name: rpc.CreatableTopic(name=f"no {name}")),
-        (rpc.DeleteTopicsRequest, "names", str),
-        (
-            rpc.CreatePartitionsRequest,
-            "topics",
-            lambda name: rpc.CreatePartitionsTopic(name=name, count=2),
-        ),
-        (
-            rpc.AlterPartitionReassignmentsRequest,
-            "topics",
-            lambda name: rpc.ReassignableTopic(name=name),
-        ),
+        (rpc.IncrementalAlterConfigsRequest, "resources", {"resource_type": ResourceType.TOPIC}),
+        (rpc.CreateTopicsRequest, "topics", {}),
+        (rpc.DeleteTopicsRequest, "names", None),
+        (rpc.CreatePartitionsRequest, "topics", {"count": 2}),
+        (rpc.AlterPartitionReassignmentsRequest, "topics", {}),
     ],
 )
 def test_refused_items_above_a_batch_are_not_checked(type_: Any, field: str, item: Any) -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=LIMIT))
+    name = "resource_name" if field == "resources" else "name"
 
     def named(count: int) -> Any:
-        return type_(**{field: [item(f"nobody{index}") for index in range(count)]})
+        names = [f"no body {index}" for index in range(count)]
+        items = names if item is None else [{name: one, **item} for one in names]
+        return type_(**{field: items})
 
     assert cell.decide(named(LIMIT)).error is None
     cell.refused(named(LIMIT + 1), ErrorCode.POLICY_VIOLATION, field)
@@ -360,11 +344,8 @@ def test_key_list_longer_than_all_keys_is_refused() -> None:
     resource = rpc.AlterConfigsResource(
         resource_type=ResourceType.GROUP, resource_name="g", configs=configs
     )
-    cell.refused_part(
-        rpc.IncrementalAlterConfigsRequest(resources=[resource]),
-        ErrorCode.INVALID_REQUEST,
-        "resources[0].configs",
-    )
+    request = rpc.IncrementalAlterConfigsRequest(resources=[resource])
+    cell.refused_part(request, ErrorCode.INVALID_REQUEST, "resources[0].configs")
 
 
 def test_large_topic_named_many_times_is_not_expanded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,11 +54,8 @@ def test_large_state_is_written_less_often() -> None:
         "all of it new: the log is as good as a snapshot"
     )
     assert Trigger(0.0).due(3600.0, 1, 20 << 20, settings), "its age counts all the same"
-
-
-def test_interval_0_disables_snapshots_by_age() -> None:
-    settings = ControllerSettings(metadata_log_max_snapshot_interval_ms=0)
-    assert not Trigger(0.0).due(1e12, 1, 0, settings)
+    ageless = ControllerSettings(metadata_log_max_snapshot_interval_ms=0)
+    assert not Trigger(0.0).due(1e12, 1, 0, ageless)
 
 
 class FakeSnapshots:
@@ -148,6 +145,13 @@ class Stage:
         self.snapshots.tick(now, self.applied_bytes, state_bytes, made, unknown(offset + 1))
         return self.replica.snapshots.writing is not None
 
+    def take(self, *ends: int) -> None:
+        """Take snapshots at these end offsets, one every two seconds."""
+        for number, end in enumerate(ends, 1):
+            self.applied_bytes += 1000
+            assert self.tick(2.0 * number, end - 1, timestamp_ms=end)
+            self.replica.snapshots.finish()
+
     def holding(self) -> int:
         return self.snapshots.figures(0.0).cursors_holding
 
@@ -178,9 +182,7 @@ def test_snapshot_is_taken_after_enough_applied_bytes() -> None:
 
 def test_no_snapshot_is_taken_where_one_exists() -> None:
     stage = Stage()
-    stage.applied_bytes += 1000
-    stage.tick(1.0, 10)
-    stage.replica.snapshots.finish()
+    stage.take(11)
     stage.applied_bytes += 1000
     assert not stage.tick(9.0, 10)
     assert stage.tick(9.0 + ASK_AGAIN_S, 11)
@@ -201,12 +203,8 @@ def test_installed_snapshot_restarts_the_count_and_another_can_be_taken() -> Non
 
 def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
     stage = Stage()
-    now = 0.0
-    for end in (10, 20, 30, 40):
-        now += 2
-        stage.applied_bytes += 1000
-        assert stage.tick(now, end - 1, timestamp_ms=end)
-        stage.replica.snapshots.finish()
+    stage.take(10, 20, 30, 40)
+    now = 8.0
     stage.tick(now, 39)
     assert stage.replica.advanced == []
     stage.replica.used = 5001
@@ -228,33 +226,27 @@ def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
 
 def test_fetched_snapshot_and_the_log_after_it_are_kept() -> None:
     stage = Stage()
-    for end in (10, 20, 30):
-        stage.applied_bytes += 1000
-        assert stage.tick(end / 10, end - 1, timestamp_ms=end)
-        stage.replica.snapshots.finish()
+    stage.take(10, 20, 30)
     stage.replica.used = 5001
     stage.replica.snapshots.asked_for = [SnapshotId(10, 1)]
-    stage.tick(3 + RETENTION_EVERY_S, 29)
+    stage.tick(6 + RETENTION_EVERY_S, 29)
     assert stage.replica.advanced == []
     stage.replica.snapshots.asked_for = []
-    stage.tick(3 + 2 * RETENTION_EVERY_S, 29)
+    stage.tick(6 + 2 * RETENTION_EVERY_S, 29)
     assert stage.replica.advanced == [20]
 
 
 def test_retention_asks_the_committed_image_for_export_cursors() -> None:
     stage = Stage()
-    for end in (10, 20):
-        stage.applied_bytes += 1000
-        assert stage.tick(end / 10, end - 1, timestamp_ms=end)
-        stage.replica.snapshots.finish()
+    stage.take(10, 20)
     stage.replica.used, made = 5001, ImageBuilder(image(29))
     cursor = pb.ExportCursorRecord(name="nightly", end_offset=15)
     made.apply_batch([record(cursor)], base_offset=30, epoch=1, timestamp_ms=0)
     committed = made.snapshot()
-    stage.snapshots.tick(RETENTION_EVERY_S + 2, 0, 0, lambda: committed, unknown(31))
+    stage.snapshots.tick(RETENTION_EVERY_S + 4, 0, 0, lambda: committed, unknown(31))
     assert stage.replica.advanced == []
     assert stage.holding() == 1
-    stage.tick(2 * RETENTION_EVERY_S + 2, 31)
+    stage.tick(2 * RETENTION_EVERY_S + 4, 31)
     assert stage.replica.advanced == [20], "the cursor was removed"
     assert stage.holding() == 0
 
@@ -327,11 +319,9 @@ def test_metrics_show_the_snapshot_figures() -> None:
     cursors = {"raftlog_export_cursors_holding_log": 0, "raftlog_export_cursors_passed_total": 0}
     nothing = {"raftlog_snapshots": 0, "raftlog_snapshot_size_bytes": 0, size: 0, age: 7, loads: 0}
     assert shown() == nothing | cursors
-    stage.applied_bytes += 1000
-    stage.tick(8.0, 10)
-    stage.replica.snapshots.finish()
+    stage.take(11)
     stage.snapshots.installed(9.0, stage.applied_bytes)
-    now = 10.0
+    now = 4.0
     written = len(stage.replica.snapshots.content[SnapshotId(11, 1)])
     assert shown() == {
         "raftlog_snapshots": 1, "raftlog_snapshot_size_bytes": written, size: written, age: 2, loads: 1, **cursors

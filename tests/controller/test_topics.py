@@ -78,7 +78,7 @@ def test_topic_its_configs_and_partitions_are_one_batch() -> None:
         ({"configs": [_config("no.such", "1")]}, CONFIG, "configs[0].name"),
         ({"configs": [_config("retention.ms", "-2")]}, CONFIG, "configs[0].value"),
         (
-            {"configs": [_config("retention.ms", "1"), _config("retention.ms", "2")]},
+            {"configs": [_config("retention.ms", value) for value in "12"]},
             CONFIG,
             "configs[1].name",
         ),
@@ -89,15 +89,9 @@ def test_topic_its_configs_and_partitions_are_one_batch() -> None:
         ({"assignments": _assign((0, [9]))}, ASSIGNMENT, "assignments[0].broker_ids"),
         ({"assignments": _assign((0, [3]))}, ASSIGNMENT, "assignments[0].broker_ids"),
         ({"assignments": _assign((1, [1]), (0, [1, 2]))}, ASSIGNMENT, "assignments[0].broker_ids"),
-        (
-            {"assignments": _assign((0, [1])), "num_partitions": 2},
-            ErrorCode.INVALID_REQUEST,
-            "num_partitions",
-        ),
-        (
-            {"assignments": _assign((0, [1])), "replication_factor": 2},
-            ErrorCode.INVALID_REQUEST,
-            "replication_factor",
+        *(
+            ({"assignments": _assign((0, [1])), field: 2}, ErrorCode.INVALID_REQUEST, field)
+            for field in ("num_partitions", "replication_factor")
         ),
     ],
 )
@@ -108,14 +102,9 @@ def test_invalid_topic_is_refused(
     cell = Cell(brokers=3)
     cell.create("taken")
     cell.silence(3)
-    given = (
-        {"num_partitions": -1, "replication_factor": -1, **fields}
-        if "assignments" in fields
-        else fields
-    )
-    cell.refused_part(
-        _create(_topic(**given), validate_only=validate_only), code, f"topics[0].{field}"
-    )
+    counts = {"num_partitions": -1, "replication_factor": -1} if "assignments" in fields else {}
+    request = _create(_topic(**counts | fields), validate_only=validate_only)
+    cell.refused_part(request, code, f"topics[0].{field}")
 
 
 def test_default_replication_is_reduced_to_the_live_brokers() -> None:
@@ -125,12 +114,8 @@ def test_default_replication_is_reduced_to_the_live_brokers() -> None:
     more = Cell(brokers=4)
     result = more.send(_create(_topic(num_partitions=-1, replication_factor=-1))).topics[0]
     assert (result.num_partitions, result.replication_factor) == (1, 3)
-    nobody = Cell(brokers=0)
-    nobody.refused_part(
-        _create(_topic(replication_factor=-1)),
-        ErrorCode.INVALID_REPLICATION_FACTOR,
-        "topics[0].replication_factor",
-    )
+    code, field = ErrorCode.INVALID_REPLICATION_FACTOR, "topics[0].replication_factor"
+    Cell(brokers=0).refused_part(_create(_topic(replication_factor=-1)), code, field)
 
 
 def test_manual_assignments_are_kept_and_only_live_replicas_are_in_sync() -> None:
@@ -159,35 +144,22 @@ def test_stopping_brokers_get_no_replicas() -> None:
 
 def test_valid_topics_are_created_despite_invalid_ones_and_duplicates_are_refused() -> None:
     cell = Cell(brokers=1)
+    cell.hold_commits = True
     request = _create(_topic("a"), _topic("twice"), _topic("b/"), _topic("twice"), _topic("c"))
     results = cell.send(request).topics
     assert [result.name for result in results] == ["a", "twice", "b/", "twice", "c"]
     codes = [result.error.error_code for result in results]
-    assert codes == [
-        0,
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.INVALID_REQUEST,
-        0,
-    ]
+    twice = ErrorCode.INVALID_REQUEST
+    assert codes == [0, twice, ErrorCode.INVALID_TOPIC_EXCEPTION, twice, 0]
     assert sorted(cell.pending.snapshot().topic_ids) == ["a", "c"]
-
-
-def test_topic_whose_creation_is_pending_already_exists() -> None:
-    cell = Cell(brokers=1)
-    cell.hold_commits = True
-    cell.create("a", replication_factor=1)
     cell.refused_part(_create(_topic("a")), ErrorCode.TOPIC_ALREADY_EXISTS, "topics[0].name")
 
 
 @pytest.mark.parametrize("count", [10_000, 2_147_483_647])
 def test_request_larger_than_a_batch_is_refused_whole_and_at_once(count: int) -> None:
     cell = Cell(brokers=1)
-    cell.refused(
-        _create(_topic("a"), _topic("b", num_partitions=count)),
-        ErrorCode.POLICY_VIOLATION,
-        "topics[1].num_partitions",
-    )
+    request = _create(_topic("a"), _topic("b", num_partitions=count))
+    cell.refused(request, ErrorCode.POLICY_VIOLATION, "topics[1].num_partitions")
 
 
 def test_limit_applies_to_the_whole_request() -> None:
@@ -196,15 +168,8 @@ def test_limit_applies_to_the_whole_request() -> None:
     field = "topics[2].num_partitions"
     cell.refused(_create(*ten, _topic("c")), ErrorCode.POLICY_VIOLATION, field)
     assert len(cell.decide(_create(*ten)).records) == 10
-    cell.refused(
-        _create(
-            _topic(
-                "m", num_partitions=-1, assignments=_assign(*((index, [1]) for index in range(10)))
-            )
-        ),
-        ErrorCode.POLICY_VIOLATION,
-        "topics[0].assignments",
-    )
+    manual = _topic("m", num_partitions=-1, assignments=_assign(*((n, [1]) for n in range(10))))
+    cell.refused(_create(manual), ErrorCode.POLICY_VIOLATION, "topics[0].assignments")
 
 
 @pytest.mark.parametrize(("brokers", "factor"), [(1, 1), (2, 2), (3, 3), (5, 3), (7, 2), (30, 3)])
@@ -253,14 +218,9 @@ def test_placement_spreads_over_racks(sizes: tuple[int, ...], factor: int) -> No
         assert set(Counter(replicas[0] for replicas in placed).values()) == {60}, (
             "all lead equally often"
         )
+        held = Counter(member for replicas in placed for member in replicas)
         for rack in set(names):
-            load = [
-                number
-                for member, number in Counter(
-                    member for replicas in placed for member in replicas
-                ).items()
-                if racks[member] == rack
-            ]
+            load = [number for member, number in held.items() if racks[member] == rack]
             assert max(load) - min(load) <= max(2, max(load) // 20), (rack, load)
         followers = {leader: {m for r in placed if r[0] == leader for m in r[1:]} for leader in ids}
         for leader in ids:
@@ -287,29 +247,15 @@ def test_created_topics_and_added_partitions_are_spread_over_the_racks_of_live_b
         assert 6 not in replicas
 
 
-def test_validate_only_deletes_nothing() -> None:
-    cell = Cell(brokers=1)
-    cell.create("a", replication_factor=1)
-    decision = cell.decide(rpc.DeleteTopicsRequest(names=["a", "b"], validate_only=True))
-    assert not decision.records
-    codes = [result.error.error_code for result in decision.body.topics]
-    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-
-
 def test_deleting_a_topic_deletes_its_configs() -> None:
     cell = Cell(brokers=2)
     kept = cell.create("kept", replication_factor=2)
-    topic_id = cell.create(
-        "t",
-        replication_factor=2,
-        configs=[_config("retention.ms", "1"), _config("cleanup.policy", "compact")],
-    )
+    configs = [_config("retention.ms", "1"), _config("cleanup.policy", "compact")]
+    topic_id = cell.create("t", replication_factor=2, configs=configs)
     decision = cell.decide(rpc.DeleteTopicsRequest(names=["t"]))
     assert decision.types == ["CONFIG"] * 2 + ["REMOVE_TOPIC"]
-    assert [record.message.name for record in decision.records[:2]] == [
-        "cleanup.policy",
-        "retention.ms",
-    ]
+    names = [record.message.name for record in decision.records[:2]]
+    assert names == ["cleanup.policy", "retention.ms"]
     cell.propose(decision)
     assert decision.body.topics[0].topic_id == topic_id
     assert "t" not in cell.pending.topic_ids
@@ -325,20 +271,21 @@ def test_invalid_deletions_are_refused() -> None:
     cell.refused_part(
         rpc.DeleteTopicsRequest(names=["b"]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "names[0]"
     )
-    results = cell.send(rpc.DeleteTopicsRequest(names=["a", "x", "x", "b"])).topics
+    names = ["a", "x", "x", "b"]
+    validated = cell.decide(rpc.DeleteTopicsRequest(names=names, validate_only=True))
+    assert not validated.records
+    results = cell.send(rpc.DeleteTopicsRequest(names=names)).topics
+    assert list(results) == list(validated.body.topics)
     codes = [result.error.error_code for result in results]
     assert codes == [0, *[ErrorCode.INVALID_REQUEST] * 2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert [result.name for result in results] == ["a", "x", "x", "b"]
+    assert [result.name for result in results] == names
 
 
 def test_deletions_of_more_than_a_batch_holds_are_refused() -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=4))
+    configs = [_config("retention.ms", "1"), _config("segment.ms", "1")]
     for name in ("a", "b"):
-        cell.create(
-            name,
-            replication_factor=1,
-            configs=[_config("retention.ms", "1"), _config("segment.ms", "1")],
-        )
+        cell.create(name, replication_factor=1, configs=configs)
     cell.refused(rpc.DeleteTopicsRequest(names=["a", "b"]), ErrorCode.POLICY_VIOLATION, "")
 
 
