@@ -125,9 +125,7 @@ def test_report_beyond_the_log_end_is_ignored(field: str, offset: int) -> None:
     """If it were parked, it would displace the true reports, which arrive later and are lower."""
     tracker = committed(A)
     said(tracker, A, 3)
-    said(
-        tracker, A, offset if field == "applied" else 3, known_lao=offset if field == "told" else -1
-    )
+    said(tracker, A, *((offset,) if field == "applied" else (3, offset)))
     assert (tracker.lao, tracker.applied_of(A), tracker.known_lao_of(A)) == (3, 3, -1)
     tracker.proposed([NO_OP] * 2, 4)
     said(tracker, A, 4, known_lao=3)
@@ -165,6 +163,8 @@ def test_nothing_counts_as_committed_before_the_first_commit_of_the_epoch() -> N
 
 
 def test_lao_is_unknown_until_every_member_has_reported_in_this_epoch() -> None:
+    nobody = committed()
+    assert (nobody.lao, nobody.unknown_reason) == (-1, "no broker is unfenced")
     tracker = committed(A, B, C)
     said(tracker, A, 3)
     assert tracker.lao == -1
@@ -318,12 +318,6 @@ def test_lao_does_not_advance_without_members() -> None:
     assert (tracker.min_known_lao, tracker.held_back_by()) == (-1, [])
 
 
-def test_lao_is_unknown_if_there_never_was_a_member() -> None:
-    tracker = committed()
-    assert tracker.lao == -1
-    assert tracker.unknown_reason == "no broker is unfenced"
-
-
 def test_legacy_member_makes_lao_unknown_and_is_reported() -> None:
     tracker = committed(A)
     said(tracker, A, 3)
@@ -335,10 +329,8 @@ def test_legacy_member_makes_lao_unknown_and_is_reported() -> None:
     tracker.report(C, 4, 2, 5, 5)
     said(tracker, A, 5)
     assert tracker.lao == -1
-    assert (
-        tracker.unknown_reason
-        == "brokers [3] have a legacy registration, which reports no applied offset"
-    )
+    why = "brokers [3] have a legacy registration, which reports no applied offset"
+    assert tracker.unknown_reason == why
     tracker.proposed([change(C, 4, fenced=True)], 6)
     tracker.committed(7)
     assert tracker.lao == 5
@@ -459,14 +451,11 @@ def test_skipped_batch_is_refused() -> None:
 # --- leases for strict reads --------------------------------------------------------------------
 
 
-def test_unfencing_in_the_inherited_tail_counts_when_committed() -> None:
+def test_unfencing_counts_when_committed_until_the_registration_is_replaced_or_removed() -> None:
     tracker = claim(three(A), [change(A, 0, fenced=True)], [change(A, 0, fenced=False)])
     assert not tracker.unfenced_throughout(A)
     tracker.committed(6)
     assert tracker.unfenced_throughout(A)
-
-
-def test_replaced_or_removed_registration_is_not_unfenced() -> None:
     tracker = committed(A, B)
     tracker.proposed([register(A, 4)], 4)
     tracker.proposed([unregister(B)], 5)
@@ -482,11 +471,8 @@ def level(name: str, level: int) -> Record:
 
 
 def test_lao_is_unknown_below_its_feature_level_and_does_not_decrease() -> None:
-    levels = [
-        level("metadata.version", 2),
-        level("broker.heartbeat.version", 1),
-        level("lao.version", 1),
-    ]
+    both = [level("broker.heartbeat.version", 1), level("lao.version", 1)]
+    levels = [level("metadata.version", 2), *both]
     tracker = claim(fold([register(A, 0, fenced=False)], levels))
     tracker.committed(6)
     said(tracker, A, 4)

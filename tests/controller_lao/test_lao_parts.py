@@ -104,6 +104,9 @@ def test_gap_in_the_loop_extends_every_session() -> None:
     assert sessions.next_expiry() == (10.0, 1)
     sessions.extend_all(5.0, 5.0)
     assert sessions.next_expiry() == (15.0, 1)
+    sessions.touch(1, 100, 2.0)
+    assert sessions.next_expiry() == (15.0, 1), "a contact shortens no session"
+    assert sessions.last_contact(1) == 2.0
     sessions.touch(2, 200, 6.0)
     sessions.touch(3, 300, 6.0)
     assert sessions.is_alive(3, 15.9)
@@ -124,14 +127,6 @@ def test_session_renewed_before_a_gap_is_noticed_is_not_extended_twice() -> None
     sessions.touch(1, 100, 61.0)
     assert sessions.next_expiry() == (70.0, 3)
     assert sessions.is_alive(1, 70.9)
-
-
-def test_contact_never_shortens_a_session() -> None:
-    sessions = tracker(1)
-    sessions.extend_all(5.0, 5.0)
-    sessions.touch(1, 100, 2.0)
-    assert sessions.next_expiry() == (15.0, 1)
-    assert sessions.last_contact(1) == 2.0
 
 
 def test_start_discards_earlier_sessions() -> None:
@@ -260,20 +255,14 @@ def rhythm(interval_s: float, count: int = 40) -> tuple[CommitRate, float, int]:
     return rate, now, end
 
 
-def test_lao_is_announced_at_once_when_the_next_commit_is_far() -> None:
+@pytest.mark.parametrize(
+    ("after_s", "hold_s"),
+    [(0.003, 0), (0.008, 0.008), (3.0, HOLD_MAX_S)],
+    ids=["next commit is far", "next commit is imminent", "bounded"],
+)
+def test_lao_announcement_waits_for_an_imminent_commit(after_s: float, hold_s: float) -> None:
     rate, now, end = rhythm(0.010)
-    assert rate.hold_s(end - 1, now + 0.003) == 0
-
-
-def test_lao_announcement_waits_for_an_imminent_commit() -> None:
-    rate, now, end = rhythm(0.010)
-    hold_s = rate.hold_s(end - 1, now + 0.008)
-    assert 0.0079 < hold_s < 0.0081
-
-
-def test_lao_announcement_is_held_for_a_bounded_time() -> None:
-    rate, now, end = rhythm(0.010)
-    assert rate.hold_s(end - 1, now + 3.0) == HOLD_MAX_S
+    assert rate.hold_s(end - 1, now + after_s) == pytest.approx(hold_s, abs=0.0001)
 
 
 def test_lone_write_is_announced_at_once_however_long_it_took() -> None:

@@ -71,11 +71,8 @@ async def test_backup_under_writes_is_the_state_at_its_offset(tmp_path: Path, fi
     assert written > before, "nobody wrote meanwhile"
     stop.set()
     await writing
-    await world.until(
-        lambda: all(
-            n.service.image.offset >= summary.header.end_offset for n in world.nodes.values()
-        )
-    )
+    end = summary.header.end_offset
+    await world.until(lambda: all(n.service.image.offset >= end for n in world.up()))
     header, image = load([file.read_bytes()])
     expected = state_at(world, header.end_offset)
     generation = world.nodes[1].service.node.committed_generation

@@ -117,6 +117,17 @@ async def test_replaced_disk_is_a_new_voter(joining: bool) -> None:
     assert lost.service.replica.core.role in ("follower", "leader")
 
 
+async def endpoints_known(world: QuorumWorld) -> None:
+    """Wait until all running nodes know each node at its present endpoint."""
+    present = {node.id: node.endpoint for node in world.nodes.values()}
+    await world.until(
+        lambda: all(
+            {voter.node_id: voter.endpoint for voter in node.service.node.voters} == present
+            for node in world.up()
+        )
+    )
+
+
 async def move_all(world: QuorumWorld, *, named: bool) -> None:
     for node in world.nodes.values():
         node.kill()
@@ -149,14 +160,7 @@ async def test_voters_elect_a_leader_at_all_new_addresses(ids_known: bool, named
     assert asyncio.get_running_loop().time() - begun < 10.0
     await world.write("after")
 
-    def told() -> bool:
-        return all(
-            {voter.endpoint for voter in node.service.node.voters}
-            == {one.endpoint for one in world.nodes.values()}
-            for node in world.nodes.values()
-        )
-
-    await world.until(told)
+    await endpoints_known(world)
     await world.converged()
 
 
@@ -209,13 +213,7 @@ async def test_moved_voter_reports_its_address() -> None:
         await asyncio.sleep(0.1)
         moved.port = 9193
         moved.start()
-    await world.until(
-        lambda: all(
-            {v.node_id: v.endpoint for v in node.service.node.voters}
-            == {1: "c1:9193", 2: "c2:9193", 3: "c3:9093"}
-            for node in world.up()
-        )
-    )
+    await endpoints_known(world)
     await world.converged()
 
 

@@ -52,17 +52,13 @@ async def test_concurrent_writes_get_one_batch_and_one_response_each() -> None:
     await world.until(lambda: node.service.image.offset >= end + 9)
     for n in range(10):
         assert node.service.image.configs[METRICS, f"c{n}"] == {"match": str(n)}
-
-
-@simulated
-async def test_write_of_several_records_has_its_own_batch() -> None:
-    world, node = await active()
     end = node.service.replica.log_end_offset
     many = ConfigWrite([(METRICS, f"m{n}", "match", "v") for n in range(3)])
     answers = await together(world.client, write("a"), many, write("b"), write("c"))
     assert [one.write.token.offset - end for one in answers] == [0, 3, 4, 5]
     chunk = node.service.replica.read(end, end + 6, 1 << 20)
-    assert [header.record_count for header in batch.headers(chunk)] == [1, 3, 2]
+    counts = [header.record_count for header in batch.headers(chunk)]
+    assert counts == [1, 3, 2], "a write of several records has its own batch"
 
 
 NAMED_TWICE = ConfigWrite([(METRICS, "t", "match", "1"), (METRICS, "t", "match", "2")])
@@ -96,14 +92,21 @@ async def test_error_of_one_config_write_leaves_the_group_alone() -> None:
 
 
 @simulated
-async def test_request_of_another_cluster_is_refused() -> None:
+async def test_write_of_another_cluster_or_an_oversized_principal_is_refused_alone() -> None:
     world, node = await active()
     end = node.service.replica.log_end_offset
-    here, there = await together(
-        world.client, write("a", cluster_id="c"), write("b", cluster_id="another")
+    fields = ({"cluster_id": "another"}, {"principal": "x" * 5_000})
+    writes = (
+        write("a", principal="User:alice", cluster_id="c"),
+        *(write("b", **f) for f in fields),
     )
-    assert here.write.token.offset == end
+    alice, there, nobody = await together(world.client, *writes)
     assert there.error.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert nobody.error.error_code == ErrorCode.INVALID_REQUEST
+    assert nobody.error.field == "client.principal"
+    assert alice.write.token.offset == end
+    chunk = node.service.replica.read(end, end + 1, 1 << 20)
+    assert [header.principal for header in batch.headers(chunk)] == ["User:alice"]
 
 
 @simulated
@@ -122,20 +125,6 @@ async def test_only_the_controllers_own_batches_have_no_principal() -> None:
     assert by.keys() == {"", ANONYMOUS_PRINCIPAL}
     assert by[ANONYMOUS_PRINCIPAL] == {"CONFIG", "HOSTNAME"}
     assert {"LEADER_CHANGE", "REGISTER_BROKER", "BROKER_REGISTRATION_CHANGE"} <= by[""]
-
-
-@simulated
-async def test_principal_is_bounded_and_stored_in_the_batch() -> None:
-    world, node = await active()
-    end = node.service.replica.log_end_offset
-    alice, nobody = await together(
-        world.client, write("a", principal="User:alice"), write("b", principal="x" * 5_000)
-    )
-    assert nobody.error.error_code == ErrorCode.INVALID_REQUEST
-    assert nobody.error.field == "client.principal"
-    assert alice.write.token.offset == end
-    chunk = node.service.replica.read(end, end + 1, 1 << 20)
-    assert [header.principal for header in batch.headers(chunk)] == ["User:alice"]
 
 
 @simulated

@@ -63,17 +63,17 @@ async def test_stale_controller_does_not_name_itself_as_leader() -> None:
     """
     world = World()
     node = await world.active()
-    beat = pb.BrokerHeartbeatRequest(broker_id=7, broker_epoch=10**9)
-    response = await asyncio.ensure_future(
-        answer(node.service.reception, pb.ControllerRequest(broker_heartbeat=beat), Caller("a:1"))
-    )
+
+    async def beat(epoch: int) -> pb.ControllerResponse:
+        request = pb.BrokerHeartbeatRequest(broker_id=7, broker_epoch=epoch)
+        asked = pb.ControllerRequest(broker_heartbeat=request)
+        return await asyncio.ensure_future(answer(node.service.reception, asked, Caller("a:1")))
+
+    response = await beat(10**9)
     assert response.error.error_code == ErrorCode.NOT_CONTROLLER
     assert response.error.field == "broker_epoch"
     assert (response.leader_id, response.leader_endpoint) == (-1, "")
-    beat.broker_epoch = 1
-    response = await asyncio.ensure_future(
-        answer(node.service.reception, pb.ControllerRequest(broker_heartbeat=beat), Caller("a:1"))
-    )
+    response = await beat(1)
     assert response.error.error_code == ErrorCode.STALE_BROKER_EPOCH
     assert response.leader_id == node.id
 

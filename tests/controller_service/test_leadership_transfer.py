@@ -385,14 +385,11 @@ async def test_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> No
     seeing_off = asyncio.ensure_future(old.service.drain())
     begun = asyncio.get_running_loop().time()
     await asyncio.sleep(0.01)
-    announced, moved, notice = told.sent
-    for told_before in (announced, moved):
-        assert (told_before.correlation_id, told_before.HasField("error")) == (0, False)
-        assert told_before.leader_endpoint == notice.leader_endpoint
-    assert [told_before.successor_takes_requests for told_before in (announced, moved)] == [
-        False,
-        True,
-    ]
+    *before, notice = told.sent
+    for one in before:
+        assert (one.correlation_id, one.HasField("error")) == (0, False)
+        assert one.leader_endpoint == notice.leader_endpoint
+    assert [one.successor_takes_requests for one in before] == [False, True]
     assert (notice.correlation_id, notice.error.error_code) == (0, ErrorCode.NOT_CONTROLLER)
     assert notice.leader_endpoint == f"c{notice.leader_id}:9093"
     asked = 0

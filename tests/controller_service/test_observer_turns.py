@@ -1,5 +1,6 @@
 """A turn of the loop answers a bounded number of observers; the others wait for a later turn."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -108,9 +109,7 @@ def test_cpu_time_of_other_processes_ends_no_turn(paced: Paced) -> None:
 
 def test_burst_does_not_visit_waiting_observers_out_of_turn() -> None:
     turns, waiting = Turns(), [True]
-    bursts = Bursts(
-        turns.soon, lambda: turns.time_s, lambda: turns.cpu_s, lambda: waiting[0], lambda: None
-    )
+    bursts = bursts_of(turns, lambda: waiting[0])
     turns.time_s = REST_MAX_S
     bursts.begin()
     turns.take()
@@ -172,13 +171,7 @@ def test_shared_answers_are_bounded(paced: Paced) -> None:
 @pytest.mark.parametrize("left", [False, True])
 def test_brokers_that_ask_without_pause_are_made_to_wait(left: bool) -> None:
     turns, over = Turns(), list[float]()
-    bursts = Bursts(
-        turns.soon,
-        lambda: turns.time_s,
-        lambda: turns.cpu_s,
-        lambda: left,
-        lambda: over.append(turns.cpu_s),
-    )
+    bursts = bursts_of(turns, lambda: left, lambda: over.append(turns.cpu_s))
     turns.time_s = REST_MAX_S
     bursts.begin()
     for _ in range(100):
@@ -217,6 +210,12 @@ def test_brokers_are_served_before_clients(paced: Paced) -> None:
     turns.take()
     assert len(broker.sent) == 2
     assert sum(len(link.sent) for link in links) < 60
+
+
+def bursts_of(
+    turns: Turns, left: Callable[[], bool] = bool, over: Callable[[], None] = lambda: None
+) -> Bursts:
+    return Bursts(turns.soon, lambda: turns.time_s, lambda: turns.cpu_s, left, over)
 
 
 class SlowLink(KeepingLink):
@@ -280,10 +279,6 @@ def test_burst_is_followed_by_a_pause_whose_requests_are_answered_together(paced
     turns.due = due
     turns.take(4)
     assert [link.sent[-1].records for link in links] == [b"11..13"] * 40
-
-
-def bursts_of(turns: Turns) -> Bursts:
-    return Bursts(turns.soon, lambda: turns.time_s, lambda: turns.cpu_s, bool, lambda: None)
 
 
 def burst(turns: Turns, bursts: Bursts, cost_s: float) -> float:

@@ -6,9 +6,7 @@ import pytest
 from observer_kit import FakeSource, Turns, connect, fetch, observers_of, park
 from quorum_world import KeepingLink
 
-from controller.service.observers import (
-    Observers,
-)
+from controller.service.observers import Observers
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.node.storage.api import SnapshotId
 from raftlog.transport.api import LinkClosedError
@@ -90,31 +88,26 @@ def test_observer_receives_the_point_of_divergence(world: World) -> None:
     assert (answer.records, answer.generation) == (b"", 5)
     assert source.reports == [7], "what it has applied is not of this log"
     assert "the logs diverge at offset 6: committed records are lost" in observers.contradiction
-
-
-def test_diverging_state_is_reported_at_its_offset(world: World) -> None:
-    source, observers, link = world
-    source.diverges = (4, 8)
+    observers = observers_of(FakeSource(diverges=(4, 8)))
+    link = connect(observers)
+    # An older leader compares nothing: it may lack what a later one has committed.
+    observers.received(link, [fetch(8, last_applied=applied(7), controller_epoch=5)])
+    assert (link.sent[0].HasField("diverging_epoch"), observers.contradiction) == (False, "")
     observers.received(link, [fetch(8, last_applied=applied(7), controller_epoch=4)])
-    assert link.sent[0].diverging_epoch.end_offset == 8
+    assert link.sent[1].diverging_epoch.end_offset == 8
     assert "the logs are equal, but the states are not" in observers.contradiction
 
 
-def test_older_leader_compares_nothing(world: World) -> None:
-    """It may lack what a later one has committed."""
-    source, observers, link = world
-    source.diverges = (3, 6)
-    observers.received(link, [fetch(8, last_applied=applied(7), controller_epoch=5)])
-    assert not link.sent[0].HasField("diverging_epoch")
-    assert observers.contradiction == ""
-
-
-def test_observer_of_another_generation_receives_the_ancestors(world: World) -> None:
+def test_observer_of_another_or_no_generation_receives_the_ancestors(world: World) -> None:
     _, observers, link = world
     observers.received(link, [fetch(8, generation=4), fetch(8, generation=9)])
     [answer] = link.sent
     assert answer.error.error_code == ErrorCode.INCONSISTENT_GENERATION
     assert (answer.generation, list(answer.previous_generations)) == (5, [3, 4])
+    link = connect(observers)
+    observers.received(link, [fetch(8, generation=0)])
+    observers.received(link, [fetch(8)])
+    assert [list(one.previous_generations) for one in link.sent] == [[3, 4], []]
 
 
 def test_recovered_log_is_not_served_before_its_new_generation_is_committed(world: World) -> None:
@@ -127,14 +120,6 @@ def test_recovered_log_is_not_served_before_its_new_generation_is_committed(worl
     source.committed_generation = 6
     observers.received(link, [fetch(8, generation=5)])
     assert link.sent[-1].error.error_code == ErrorCode.INCONSISTENT_GENERATION
-
-
-def test_observer_without_a_generation_receives_all_generations(world: World) -> None:
-    _, observers, link = world
-    observers.received(link, [fetch(8, generation=0)])
-    assert list(link.sent[0].previous_generations) == [3, 4]
-    observers.received(link, [fetch(8)])
-    assert list(link.sent[1].previous_generations) == []
 
 
 def test_fetch_without_news_is_parked_until_a_commit_or_lao(world: World) -> None:

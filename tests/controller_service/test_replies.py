@@ -39,20 +39,6 @@ def parked(
     )
 
 
-def test_write_is_answered_when_the_high_watermark_passes_it() -> None:
-    parks, sent = parking()
-    first, second = parked(4), parked(5)
-    parks.park(first)
-    parks.park(second)
-    parks.committed(4)
-    assert sent == []
-    parks.committed(5)
-    assert sent == [first]
-    parks.committed(9)
-    assert sent == [first, second]
-    assert len(parks) == 0
-
-
 @pytest.mark.parametrize("again", [False, True])
 def test_visible_reply_below_lao_waits_for_the_known_lao(again: bool) -> None:
     parks, sent = parking()
@@ -70,42 +56,30 @@ def test_visible_reply_below_lao_waits_for_the_known_lao(again: bool) -> None:
     assert len(sent) == 2
 
 
-def test_read_requires_a_confirmed_round_and_the_commit_of_what_it_saw() -> None:
+def test_read_waits_for_a_confirmed_round_and_the_commit_of_what_it_saw() -> None:
     parks, sent = parking()
-    read = parked(7, round_=3)
+    read, confirmed = parked(7, round_=3), parked(8, round_=4)
+    late, later = parked(8, round_=3), parked(9, round_=4)
     parks.park(read)
     parks.read_index_confirmed(2)
     parks.committed(8)
     assert sent == []
     parks.read_index_confirmed(3)
     assert sent == [read]
-
-
-def test_read_with_a_confirmed_round_waits_for_the_commit_of_what_it_saw() -> None:
-    parks, sent = parking()
-    read, later = parked(7, round_=3), parked(8, round_=3)
-    parks.committed(7)
-    parks.park(read)
-    parks.park(later)
-    parks.read_index_confirmed(3)
+    parks.park(confirmed)
+    parks.read_index_confirmed(4)
     parks.release_reads()
-    assert sent == []
-    parks.committed(8)
-    assert sent == [read]
-    assert list(parks.drain()) == [(later, False)]
+    assert sent == [read], "not committed yet"
     parks.committed(9)
-    assert sent == [read]
-
-
-def test_read_confirmed_before_it_was_parked_is_answered_on_request() -> None:
-    parks, sent = parking()
-    parks.committed(8)
-    parks.read_index_confirmed(3)
-    read = parked(7, round_=3)
-    parks.park(read)
-    assert sent == []
+    assert sent == [read, confirmed]
+    parks.park(late)
+    parks.park(later)
+    assert sent == [read, confirmed], "its round was confirmed before it came"
     parks.release_reads()
-    assert sent == [read]
+    assert sent == [read, confirmed, late]
+    assert list(parks.drain()) == [(later, False)]
+    parks.committed(10)
+    assert sent == [read, confirmed, late]
 
 
 def test_acknowledged_waits_for_lao_and_visible_for_the_lowest_known_lao() -> None:
