@@ -58,62 +58,53 @@ class NaiveState:
         """Return the state in the shape of ``image_to_dict``, without the keys that name the
         offset.
         """
+        by_key: dict[str, dict[Any, Any]] = {
+            "brokers": self.brokers,
+            "hostnames": self.hostnames,
+            "export_cursors": self.export_cursors,
+            "acls": self.acls,
+            "kv": self.kv,
+            "leases": self.leases,
+        }
         return {
             "leader": self.leader,
             "features": dict(sorted(self.features.items())),
-            "brokers": [self.brokers[broker_id] for broker_id in sorted(self.brokers)],
             "topics": sorted(self.topics.values(), key=lambda topic: topic["name"]),
             "configs": [
-                {
-                    "resource_type": key[0],
-                    "resource_name": key[1],
-                    "values": dict(sorted(self.configs[key].items())),
-                }
-                for key in sorted(self.configs)
+                {"resource_type": kind, "resource_name": name, "values": dict(sorted(of.items()))}
+                for (kind, name), of in sorted(self.configs.items())
             ],
             "voters": None,
             "clients": [],
-            "hostnames": [self.hostnames[name] for name in sorted(self.hostnames)],
-            "export_cursors": [self.export_cursors[name] for name in sorted(self.export_cursors)],
-            "acls": [self.acls[id_] for id_ in sorted(self.acls)],
-            "kv": [self.kv[key] for key in sorted(self.kv)],
-            "leases": [self.leases[id_] for id_ in sorted(self.leases)],
             "imported": [
                 {"kind": kind, "key": key, "value": value}
                 for (kind, key), value in sorted(self.imported.items())
             ],
+            **{plural: [of[key] for key in sorted(of)] for plural, of in by_key.items()},
         }
 
     def _register(self, n: int, offset: int, epoch: int) -> Any:
-        broker_id = n % 4
-        self.brokers[broker_id] = {
-            "id": broker_id,
-            "epoch": offset,
+        same: dict[str, Any] = {
             "incarnation_id": f"i{n}",
-            "listeners": [{"name": "PLAINTEXT", "host": "h", "port": n}],
             "features": [{"name": "f", "min_supported_version": 0, "max_supported_version": n % 5}],
             "rack": f"r{n % 2}",
             "fenced": True,
-            "in_controlled_shutdown": False,
             "log_dirs": ["d1", "d2"],
             "registration_version": 1,
             "process": {"boot_id": "b", "directory_id": "d", "lock_device": 1, "lock_inode": n},
+        }
+        end_points: Any = [{"name": "PLAINTEXT", "host": "h", "port": n}]
+        self.brokers[n % 4] = {
+            "id": n % 4,
+            "epoch": offset,
+            "listeners": end_points,
+            "in_controlled_shutdown": False,
             "reason": "registered",
             "cause": pb.REGISTERED,
+            **same,
         }
         return pb.RegisterBrokerRecord(
-            broker_id=broker_id,
-            incarnation_id=f"i{n}",
-            broker_epoch=offset,
-            end_points=[pb.Listener(name="PLAINTEXT", host="h", port=n)],
-            features=[
-                pb.FeatureRange(name="f", min_supported_version=0, max_supported_version=n % 5)
-            ],
-            rack=f"r{n % 2}",
-            fenced=True,
-            log_dirs=["d1", "d2"],
-            registration_version=1,
-            process=pb.ProcessProof(boot_id="b", directory_id="d", lock_device=1, lock_inode=n),
+            broker_id=n % 4, broker_epoch=offset, end_points=end_points, **same
         )
 
     def _change(self, n: int, offset: int, epoch: int) -> Any:

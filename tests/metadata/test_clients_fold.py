@@ -40,12 +40,8 @@ class ClientsModel:
 
     def add(self, records: list[Record], **identity: Any) -> int:
         self.time += self.rng.randrange(3)
-        self.batches.append(
-            (
-                records,
-                {"base_offset": self.offset, "epoch": 3, "timestamp_ms": self.time, **identity},
-            )
-        )
+        place = {"base_offset": self.offset, "epoch": 3, "timestamp_ms": self.time}
+        self.batches.append((records, place | identity))
         self.offset += len(records)
         return self.offset - 1
 
@@ -152,18 +148,10 @@ def test_clients_fold_group_by_group_to_the_same_hash(seed: int) -> None:
         if client_id := header.get("client_id", 0):
             draft = drafts.setdefault(client_group(client_id), ImageBuilder(Image()))
             draft.timestamp_ms = header["timestamp_ms"]
-            fold_identity(
-                draft,
-                client_id,
-                header["sequence"],
-                header.get("all_below_done", 0),
-                offset,
-                header["epoch"],
-            )
-    assert (
-        sum(draft.snapshot().state_hash for draft in drafts.values()) & HASH_MASK
-        == whole(model).state_hash
-    )
+            done = header.get("all_below_done", 0)
+            fold_identity(draft, client_id, header["sequence"], done, offset, header["epoch"])
+    total = sum(draft.snapshot().state_hash for draft in drafts.values())
+    assert total & HASH_MASK == whole(model).state_hash
 
 
 def opened(*writes: dict[str, int]) -> ImageBuilder:
@@ -177,14 +165,8 @@ def opened(*writes: dict[str, int]) -> ImageBuilder:
 
 
 def fold_write(builder: ImageBuilder, **identity: Any) -> None:
-    builder.apply_batch(
-        [config("v")],
-        base_offset=builder.offset + 1,
-        epoch=1,
-        timestamp_ms=60,
-        client_id=7,
-        **identity,
-    )
+    place = {"base_offset": builder.offset + 1, "epoch": 1, "timestamp_ms": 60}
+    builder.apply_batch([config("v")], **place, client_id=7, **identity)
 
 
 def test_finished_results_and_closed_clients_are_dropped() -> None:

@@ -53,7 +53,10 @@ def test_topic_config_is_that_of_the_strongest_layer() -> None:
     assert topic_config(image((2, "u", key, "8")), "t", key) == default
 
 
-def test_key_without_a_broker_name_is_not_inherited() -> None:
+def test_only_keys_with_a_broker_name_are_inherited() -> None:
+    assert inherited(image()) == {}
+    both = ((4, "", "log.retention.ms", "5"), (4, "", "num.io.threads", "9"))
+    assert inherited(image(*both)) == {"retention.ms": "5"}
     assert (
         topic_config(image((4, "", "num.io.threads", "9")), "t", "segment.ms")
         == (config_keys(2) or {})["segment.ms"].default
@@ -69,30 +72,19 @@ def test_every_broker_name_belongs_to_a_key_with_its_default() -> None:
         assert topic[key].type == broker[name].type, key
 
 
-def test_inherited_topic_config_uses_the_topic_key() -> None:
-    assert inherited(image()) == {}
-    assert inherited(image((4, "", "log.retention.ms", "5"), (4, "", "num.io.threads", "9"))) == {
-        "retention.ms": "5"
-    }
-
-
 @pytest.mark.parametrize(
     ("configs", "enabled"),
     [
         ((), False),
-        (((4, "", "unclean.leader.election.enable", "true"),), True),
-        (
-            (
-                (4, "", "unclean.leader.election.enable", "true"),
-                (2, "t", "unclean.leader.election.enable", "false"),
-            ),
-            False,
-        ),
-        (((2, "t", "unclean.leader.election.enable", "true"),), True),
+        (((4, "", "true"),), True),
+        (((4, "", "true"), (2, "t", "false")), False),
+        (((2, "t", "true"),), True),
     ],
 )
 def test_unclean_leaders_are_allowed_by_the_topic_or_the_cluster_default(
-    configs: tuple[tuple[int, str, str, str], ...], enabled: bool
+    configs: tuple[tuple[int, str, str], ...], enabled: bool
 ) -> None:
-    assert unclean_election_enabled(image(*configs), ID) is enabled
-    assert not unclean_election_enabled(image(*configs), bytes(16)), "no topic"
+    key = "unclean.leader.election.enable"
+    made = image(*((kind, name, key, value) for kind, name, value in configs))
+    assert unclean_election_enabled(made, ID) is enabled
+    assert not unclean_election_enabled(made, bytes(16)), "no topic"

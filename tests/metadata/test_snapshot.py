@@ -91,18 +91,18 @@ def everything() -> Image:
     builder.apply_batch(
         [record(message) for message in messages], base_offset=0, epoch=7, timestamp_ms=99
     )
-    builder.apply_batch(
-        [record(pb.OpenClientRecord(name="w"))], base_offset=10, epoch=7, timestamp_ms=99
-    )
-    builder.apply_batch(
-        [record(pb.NoOpRecord())],
-        base_offset=11,
-        epoch=7,
-        timestamp_ms=99,
-        client_id=10,
-        sequence=1,
-        all_below_done=1,
-    )
+
+    def then(message: Any, **identity: int) -> None:
+        builder.apply_batch(
+            [record(message)],
+            base_offset=builder.offset + 1,
+            epoch=7,
+            timestamp_ms=99,
+            **identity,
+        )
+
+    then(pb.OpenClientRecord(name="w"))
+    then(pb.NoOpRecord(), client_id=10, sequence=1, all_below_done=1)
     mapping = pb.HostnameRecord(
         hostname="h", broker_id=4, reason="registered", cause=pb.BY_REGISTRATION
     )
@@ -114,9 +114,7 @@ def everything() -> Image:
     key_value = pb.KeyValueRecord(key="locks/a", value=b"v", lease_id=18)
     lease = pb.LeaseRecord(name="l", ttl_ms=5, principal="User:a")
     for message in (mapping, cursor, entry, owned, imported, key_value, lease):
-        builder.apply_batch(
-            [record(message)], base_offset=builder.offset + 1, epoch=7, timestamp_ms=99
-        )
+        then(message)
     return builder.snapshot()
 
 
