@@ -170,7 +170,7 @@ ELIGIBLE_NEVER_IN_SYNC = Rule(
 )
 UNFOUNDED_RECOVERY = Rule(
     "UNFOUNDED_RECOVERY", CRITICAL, "members", _CHANGES, OWN,
-    "an unclean recovery elected a replica although another had more, or had not reported yet",
+    "an unclean recovery elected a replica although another had more records or had not reported",
 )
 DIRECTORY_NOT_REGISTERED = Rule(
     "DIRECTORY_NOT_REGISTERED", ERROR, "directories", _PARTITIONS, KAFKAS,

@@ -242,7 +242,7 @@ class Intake:
             line = _READS if kind in READS and not self._queue.length_of(peer) else _REQUESTS
             waiting_now = self._queue.length + self._reads.length - dead[_REQUESTS] - dead[_READS]
         if waiting_now + self._more + len(self._deferred) >= MAX_WAITING:
-            raise _throttled(f"{MAX_WAITING} requests wait already")
+            raise _throttled(f"{MAX_WAITING} requests are already waiting")
         timeout_ms = bounded_timeout_ms(
             message.timeout_ms,
             "timeout_ms",

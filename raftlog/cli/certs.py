@@ -82,7 +82,9 @@ def minute(time: datetime) -> str:
 
 
 _MINUTES, _MAX_MINUTES = 60, 525_600
-AuthorityDirectory = Annotated[Path, arg("DIRECTORY", "The authority's directory.")]
+AuthorityDirectory = Annotated[
+    Path, arg("DIRECTORY", "The directory of the certificate authority.")
+]
 ClientName = Annotated[str, opt("--client NAME", "The person or program to issue it to.")]
 
 
@@ -100,7 +102,7 @@ def _days(what: str) -> Any:
 def init(
     directory: AuthorityDirectory,
     name: Annotated[
-        str, opt("--name TEXT", "The common name of the authority.")
+        str, opt("--name TEXT", "The common name of the certificate authority.")
     ] = "raftlog development authority",
     days: Annotated[int, _days("the authority")] = _AUTHORITY_DAYS,
 ) -> None:
@@ -125,7 +127,9 @@ def init(
     make_private_directory(directory)
     paths = PairPaths.of(directory, "ca")
     write_pair(paths, issued.certificate, issued.key, replace=False)
-    print_line(f"{paths.certificate}: an authority, valid until {minute(issued.not_after)}")
+    print_line(
+        f"{paths.certificate}: a certificate authority, valid until {minute(issued.not_after)}"
+    )
 
 
 @command(app)

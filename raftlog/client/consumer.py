@@ -519,7 +519,7 @@ class Consumer(PartitionClient):
                 self._whole.pop(position.topic, None)
                 code, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""
                 if view is not None:
-                    code, other = ErrorCode.UNKNOWN_TOPIC_ID, ", and a new topic has its name"
+                    code, other = ErrorCode.UNKNOWN_TOPIC_ID, ", and a new topic has taken its name"
                 self._fail(ApiError(code, f"topic {position.topic} was deleted{other}"))
             elif (
                 error.code is ErrorCode.OFFSET_OUT_OF_RANGE

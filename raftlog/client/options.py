@@ -140,7 +140,7 @@ def positive(timeout_s: float) -> float:
         or not isinstance(timeout_s, (int, float))
         or not 0.001 <= timeout_s <= 86_400
     ):
-        raise ValueError(f"timeout_s={timeout_s!r:.80}: must be from 0.001 seconds to a day")
+        raise ValueError(f"timeout_s={timeout_s!r:.80}: must be between 0.001 seconds and one day")
     return timeout_s
 
 

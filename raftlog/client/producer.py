@@ -165,7 +165,7 @@ class PartitionQueue:
         last = self.last_error
         for record in gone:
             if last is not None:
-                message = f"given up at the deadline: {last.message}"
+                message = f"gave up at the deadline: {last.message}"
                 record.fail(ApiError(last.code, message, field=last.field))
             else:
                 record.fail(ApiError(ErrorCode.REQUEST_TIMED_OUT, f"not sent in time: {why}"))
@@ -394,7 +394,7 @@ class Producer(PartitionClient):
         """Fail the waiting records of a deleted topic whose name a new topic has taken."""
         view = self._leaders.want(queue.topic)
         if view is not None and view.id != key[0]:
-            message = f"topic {queue.topic} was deleted, and a new topic has its name"
+            message = f"topic {queue.topic} was deleted, and a new topic has taken its name"
             self._ended(queue.give_up(ApiError(ErrorCode.UNKNOWN_TOPIC_ID, message)))
 
     def _send(self, leader_id: int, queues: list[tuple[PartitionKey, PartitionQueue, int]]) -> None:

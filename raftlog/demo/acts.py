@@ -113,7 +113,7 @@ class Demo:
             if ready:
                 return time.monotonic() - begun
             if self.cluster.pid(name) is None:
-                raise DemoError(f"{name} has ended; see {self.cluster.log_path(name)}")
+                raise DemoError(f"{name} has exited; see {self.cluster.log_path(name)}")
             if time.monotonic() - begun > within_s:
                 raise DemoError(f"{name} is not ready after {within_s:g} s: {reason}")
             await asyncio.sleep(0.05)
@@ -304,7 +304,7 @@ class Demo:
         self._say(
             f"{len(records.acknowledged)} records acknowledged by at least two in-sync replicas, "
             f"each at its reported offset; {records.unknown} of unknown outcome, {records.refused} "
-            f"refused; a partition waited at most {records.longest_gap_s:.1f} s, for its dead "
+            f"refused; a partition waited at most {records.longest_gap_s:.1f} s for its dead "
             "leader's session to end"
         )
         self._result(

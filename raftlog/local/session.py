@@ -503,7 +503,7 @@ class Session:
             for name in sorted(self._expected):
                 if self.cluster.pid(name) is None:
                     self._expected.discard(name)
-                    self._say(f"{name} has ended unexpectedly; see {self.cluster.log_path(name)}")
+                    self._say(f"{name} has exited unexpectedly; see {self.cluster.log_path(name)}")
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _look_once(self) -> None:

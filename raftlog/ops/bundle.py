@@ -172,7 +172,7 @@ def read_bundle(file: Path) -> Iterator[Bundle]:
         msgspec.MsgspecError,
     ) as error:
         what = f"{type(error).__name__}: {error!s:.{TEXT_MAX}}"
-        raise ConfigError(f"{file} contains data that no node reports ({what})") from error
+        raise ConfigError(f"{file} is not a valid debug bundle ({what})") from error
 
 
 class Bundle:

@@ -278,7 +278,7 @@ def _begun_ms(
 def _why(one: Elected, reason: str, lost: list[NodeEvent]) -> str:
     before = f"node {one.before}" if one.before >= 0 else "the leader"
     if reason == "leader gone":
-        return f"the process of {before} had ended: its port refused connections"
+        return f"the process of {before} had exited: its port refused connections"
     if reason == "leader resigned":
         said = lost[-1].text("reason") if lost else ""
         return f"{before} resigned{f' ({said})' if said else ''}"

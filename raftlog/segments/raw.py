@@ -103,7 +103,8 @@ def read_header(file: BinaryIO, name: str) -> RawHeader:
         )
     if version != FORMAT_VERSION:
         raise CorruptExportError(
-            f"{name} has format version {version}, not {FORMAT_VERSION}", file=name
+            f"{name} has format version {version}, but this build reads only {FORMAT_VERSION}",
+            file=name,
         )
     try:
         cluster_id = rest[:length].decode()

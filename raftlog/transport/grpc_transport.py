@@ -79,12 +79,14 @@ async def authorization(source: TokenSource | None, timeout_s: float) -> Metadat
         raise
     except Exception as error:
         # The text of an unknown error may contain the token.
-        raise NoTokenError(f"no token: its source failed with {type(error).__name__}") from None
+        raise NoTokenError(
+            f"no token: the token source failed with {type(error).__name__}"
+        ) from None
     # gRPC's error for a value that it cannot send would contain the whole value.
     if not isinstance(token, str) or len(token) > TOKEN_MAX_CHARS or not _TOKEN.fullmatch(token):
         raise NoTokenError(
-            f"no token: its source must return a token of at most {TOKEN_MAX_CHARS} characters,"
-            " without spaces"
+            f"no token: the token source must return a token of at most {TOKEN_MAX_CHARS}"
+            " characters, without spaces"
         )
     return (("authorization", f"Bearer {token}"),)
 

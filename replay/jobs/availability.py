@@ -154,7 +154,13 @@ def summarize(
                     PARTITION_TIME,
                     0,
                 ),
-                ("brokers in service, but for planned stops", brokers_ms, out_ms, BROKER_TIME, 0),
+                (
+                    "brokers in service, except for planned stops",
+                    brokers_ms,
+                    out_ms,
+                    BROKER_TIME,
+                    0,
+                ),
                 (
                     "a controller present (lower bound)",
                     max(0, stretch.length_ms - unknown_ms),

@@ -313,8 +313,8 @@ def render(result: VerifyResult, console: Console) -> None:
         f"offsets {result.first_offset} to {result.last_offset}",
     )
     console.print(
-        f"Verified: {', '.join(parts)}: every hash, checksum, offset and epoch is right, and both"
-        " forms are equal",
+        f"Verified: {', '.join(parts)}: every hash, checksum, offset and epoch is correct, and"
+        " both forms are equal",
         soft_wrap=True,
     )
     if result.end is not None:

@@ -205,7 +205,7 @@ class Copy:
         self._cut_off.pop(path, None)
         # Zeros are the rest of a preallocated file.
         if data.strip(b"\0"):
-            self._cut_off[path] = f"{path}: at byte {position}: it ends within a batch"
+            self._cut_off[path] = f"{path}: at byte {position}: the file ends inside a batch"
 
     def mark_damaged(self, place: Place, why: str) -> None:
         """Mark a batch as damaged despite its correct checksum, together with the rest of its

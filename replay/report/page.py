@@ -338,7 +338,7 @@ class Tile(NamedTuple):
 
 
 def verdict(result: ReportResult) -> Verdict:
-    """Return the verdict: whether rules were broken, and the gravest incident."""
+    """Return the verdict: whether rules were broken, and the most severe incident."""
     timeline, passed = result.timeline, result.audit.passed
     audit = "The audit found no broken rule."
     if not passed:
@@ -348,8 +348,8 @@ def verdict(result: ReportResult) -> Verdict:
     gravest = timeline.incidents[0]
     extent = f" ({extent_of(gravest)})" if extent_of(gravest) else ""
     summary = (
-        f"{plural(timeline.incidents_total, 'incident')}, the gravest {moment(gravest.begins_ms)}:"
-        f" {gravest.title}{extent}."
+        f"{plural(timeline.incidents_total, 'incident')}, the most severe at"
+        f" {moment(gravest.begins_ms)}: {gravest.title}{extent}."
     )
     critical = gravest.severity == CRITICAL or not passed
     words = f"{summary} {audit}" if passed else f"{audit} {summary}"

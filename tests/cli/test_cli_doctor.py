@@ -96,7 +96,7 @@ def test_killed_leader_is_explained_online_and_offline(
     assert all(len(line) <= 80 for line in told.splitlines())
     for text in (
         f"! node {new.node_id} leads epoch",
-        f"the process of node {old.node_id} had ended",
+        f"the process of node {old.node_id} had exited",
         f"Missing: controller-{old.node_id}:",
         "Now: DEGRADED",
     ):
@@ -111,7 +111,7 @@ def test_killed_leader_is_explained_online_and_offline(
     places = [word for node in three.nodes for word in ("-d", three.data_path(node.name))]
     offline = " ".join(raftlog.succeed("explain --since 10m --all", *places).out.split())
     assert f"node {new.node_id} leads epoch" in offline
-    assert f"the process of node {old.node_id} had ended" in offline
+    assert f"the process of node {old.node_id} had exited" in offline
     assert "started for the first time" in offline
     assert "Now:" not in offline
     raftlog("explain -d", tmp_path / "nothing").refused(

@@ -121,7 +121,7 @@ def test_refusal_is_printed_without_an_empty_table(through: Raftlog) -> None:
     assert through("topics create once").out.startswith("once: created\n")
     again = through("topics create once twice")
     assert (again.code, again.out.splitlines()[0]) == (1, "twice: created")
-    assert (again.out + again.err).count("topic 'once' exists") == 1
+    assert (again.out + again.err).count("topic 'once' already exists") == 1
     both = through("topics delete no1 no2")
     assert (both.code, both.out) == (1, "")
     assert [line.split("'")[1] for line in both.err.splitlines()] == ["no1", "no2"]

@@ -84,7 +84,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("topics.list", (), {"read": ""}, "read='': must be one of repeatable, latest, strict"),
     ("topics.list", (), {"timeout_s": True}, "timeout_s must be a number, not bool: True"),
     ("topics.list", (), {"timeout_s": NAN}, "timeout_s must be a number, not float: nan"),
-    ("topics.list", (), {"timeout_s": 0}, "timeout_s=0: must be from 0.001 seconds to a day"),
+    ("topics.list", (), {"timeout_s": 0}, "timeout_s=0: must be between 0.001 seconds and one day"),
     ("configs.alter", ("topic", "t"), {"set": {5: "x"}}, "set key must be str, not int: 5"),
     (
         "configs.alter",
@@ -246,7 +246,7 @@ def test_result_of_an_empty_write_has_no_offset() -> None:
 
 @pytest.mark.parametrize("timeout_s", [0, -1, 0.0001, "5", None, True, 86_401, NAN])
 def test_timeout_is_a_number_of_seconds(timeout_s: Any) -> None:
-    with pytest.raises(ConfigError, match=r"timeout_s=.*: must be from 0.001 seconds"):
+    with pytest.raises(ConfigError, match=r"timeout_s=.*: must be between 0.001 seconds"):
         raftlog.Client("127.0.0.1:1", timeout_s=timeout_s).close()
 
 

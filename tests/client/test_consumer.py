@@ -108,7 +108,7 @@ async def test_records_written_after_the_end_is_located_are_read(world: DataWorl
         (
             True,
             ErrorCode.UNKNOWN_TOPIC_ID,
-            "topic orders was deleted, and a new topic has its name",
+            "topic orders was deleted, and a new topic has taken its name",
         ),
     ],
 )

@@ -428,7 +428,9 @@ def test_close_ends_a_write_between_two_attempts(unknown: bool) -> None:
 
 
 WRITTEN = common_pb2.WriteResult(token=common_pb2.MetadataToken(epoch=1, offset=40))
-EXISTS = common_pb2.Error(error_code=36, error_message="topic 'a' exists", field="topics[0].name")
+EXISTS = common_pb2.Error(
+    error_code=36, error_message="topic 'a' already exists", field="topics[0].name"
+)
 BAD_NAME = common_pb2.Error(
     error_code=17, error_message="'?' is not a valid topic name", field="topics[2].name"
 )
@@ -480,7 +482,7 @@ def test_refused_item_raises_its_error_in_all_clients() -> None:
         with pytest.raises(RefusedItemsError) as raised:
             await write(BODY)
         error = raised.value
-        assert (error.code, error.message) == (36, "topic 'a' exists")
+        assert (error.code, error.message) == (36, "topic 'a' already exists")
         assert error.field == "topics[0].name"
         assert not error.outcome_unknown
         assert [one.code for one in error.errors] == [ErrorCode.TOPIC_ALREADY_EXISTS]

@@ -44,13 +44,13 @@ def run(text: str, *arguments: str) -> str:
 def test_programs_of_the_documents_run(cluster: LocalCluster) -> None:
     said = run(python_of("README.md", cluster)).splitlines()
     assert re.fullmatch(r"visible on every broker at offset \d+", said[0])
-    assert said[1] == "TOPIC_ALREADY_EXISTS: topic 'orders' exists (field topics[0].name)"
+    assert said[1] == "TOPIC_ALREADY_EXISTS: topic 'orders' already exists (field topics[0].name)"
     assert len(said) == 2
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         client.topics.delete("orders")
     said = run(python_of("docs/client.md", cluster)).splitlines()
     assert "orders [" in said[1]
-    assert "TOPIC_ALREADY_EXISTS: topic 'a' exists (field topics[0].name)" in said
+    assert "TOPIC_ALREADY_EXISTS: topic 'a' already exists (field topics[0].name)" in said
     assert "another client was first" in said
     assert any(line.endswith("b'greeting' b'hello'") for line in said)
     assert said[-1] == "b'hello'"

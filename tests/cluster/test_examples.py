@@ -79,7 +79,7 @@ def of_other_language(said: str, name: str, cluster: LocalCluster) -> None:
     lines = said.splitlines()
     assert re.fullmatch(rf"created: {name} at offset \d+", lines[0])
     assert lines[1] == f"read: {name} has 3 partitions"
-    assert lines[2] == f"refused: topic '{name}' exists (field topics[0].name)"
+    assert lines[2] == f"refused: topic '{name}' already exists (field topics[0].name)"
     assert lines[3] == f'changed: configs/topic/{name}/retention.ms to "1000"'
     assert lines[4] == f"held: live/{name} for 10000 ms"
     assert len(lines) == 7

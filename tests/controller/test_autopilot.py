@@ -306,7 +306,7 @@ def test_leader_whose_seat_is_taken_does_not_remove_itself() -> None:
     fleet.name(1, 2, 3, 4, 101, seats=4, leaving_id=1)
     fleet.run(5)
     assert fleet.sets == [(1, 2, 3, 4)]
-    assert fleet.reasons == ["node 101 leaves: 5 voters have 4 seats"]
+    assert fleet.reasons == ["node 101 leaves: there are 5 voters for 4 seats"]
 
 
 def test_new_disk_of_a_dead_voter_is_its_own_spare() -> None:

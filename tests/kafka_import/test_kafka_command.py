@@ -199,7 +199,7 @@ def test_log_that_ends_before_a_snapshot_is_called_truncated(node: Path, tmp_pat
     log.write_bytes(log.read_bytes()[:9000])
     done = run(node, "-o", tmp_path / "exported")
     assert done.returncode == 3
-    assert f"{log}: at byte 8801: it ends within a batch" in done.stdout
+    assert f"{log}: at byte 8801: the file ends inside a batch" in done.stdout
     last = node / "00000000000000000308-0000000003.checkpoint"
     assert f"the log ends at offset 91, but {last} is the state at offset 307" in done.stderr
 

@@ -89,7 +89,7 @@ def test_story_01_killed_leader_is_told() -> None:
     line = the(told, "ELECTION")
     assert line.text == (
         "node 2 leads epoch 4, after at most 170 ms without a leader: the process of node 1 had"
-        " ended: its port refused connections"
+        " exited: its port refused connections"
     )
     assert line.weight is Weight.TROUBLE
     assert the(told, "CRASHED").text.startswith("controller-1 started again: its process had been")
@@ -569,7 +569,7 @@ def test_story_tells_elections_from_journals_without_the_log() -> None:
         log=LogPeriod(failure="cut off"),
     )
     texts = [line.text for line in told.lines if line.code == "ELECTION"]
-    assert texts[0].startswith("node 2 leads epoch 4: the process of the leader had ended")
+    assert texts[0].startswith("node 2 leads epoch 4: the process of the leader had exited")
     assert "node 2 had answered no fetch" in texts[1]
 
 
@@ -579,7 +579,7 @@ def test_leader_of_an_unknown_epoch_is_not_guessed() -> None:
         log=LogPeriod(failure="cut off"),
     )
     texts = [line.text for line in told.lines if line.code == "ELECTION"]
-    assert texts[1].startswith("node 1 leads epoch 3: the process of the leader had ended")
+    assert texts[1].startswith("node 1 leads epoch 3: the process of the leader had exited")
 
 
 def test_unknown_lao_has_no_offset() -> None:

@@ -107,7 +107,7 @@ def availability() -> AvailabilityResult:
         objectives=[
             Objective("partitions with a leader", life, half, "partition-time"),
             Objective("partitions with all replicas in sync", life, 2 * HOUR_MS, "partition-time"),
-            Objective("brokers in service, but for planned stops", 6 * HOUR_MS, half, "broker-time"),
+            Objective("brokers in service, except for planned stops", 6 * HOUR_MS, half, "broker-time"),
             Objective("a controller present (lower bound)", 2 * HOUR_MS, 3200, "wall-clock"),
         ],
         failovers_total=1, failovers=[Failover(2, 2, 400, at(40), 1, 3200, 0, 3200)],

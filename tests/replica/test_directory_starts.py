@@ -70,8 +70,8 @@ def test_refusal_names_both_starts() -> None:
     starts.remember(2, "dir-2", 3, 0x99)
     refusal = starts.refusal(2, "dir-2", started(7, 0x55))
     assert refusal is not None
-    assert "start 2 with nonce 55" in refusal.reason
-    assert "start 3 with nonce 99" in refusal.reason
+    assert "start 2 (nonce 55)" in refusal.reason
+    assert "start 3 (nonce 99)" in refusal.reason
     assert refusal.field == "start"
 
 

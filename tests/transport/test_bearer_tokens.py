@@ -547,7 +547,7 @@ async def for_ever() -> str:
         (lambda: "x" * 8_193, "must return a token"),
         (lambda: 7, "must return a token"),
         (lambda: given("eyJa\nb"), "must return a token"),
-        (secret_in_an_error, "its source failed with ValueError"),
+        (secret_in_an_error, "the token source failed with ValueError"),
         (no_token_now, "not logged in"),
         (token_file(Path("/nowhere/token")), "No such file or directory: /nowhere/token"),
     ],

@@ -54,7 +54,8 @@ def check_heartbeat(request: rpc.BrokerHeartbeatRequest, generation: int) -> Non
     if request.generation not in (NO_GENERATION, generation):
         raise refuse(
             ErrorCode.INCONSISTENT_GENERATION,
-            f"the broker's log has generation {request.generation}, this log {generation}",
+            f"the broker's log has generation {request.generation}, but this log has generation"
+            f" {generation}",
             "generation",
         )
     applied, known_lao = request.current_metadata_offset, request.told_lowest_acknowledged_offset

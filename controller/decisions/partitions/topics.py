@@ -221,7 +221,7 @@ def _check_name(view: ImageView, name: str, field: str) -> None:
             field,
         )
     if name in view.topic_ids:
-        raise refuse(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists", field)
+        raise refuse(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists", field)
 
 
 def _configs(state: ControllerState, topic: rpc.CreatableTopic, field: str) -> list[Record]:

@@ -235,7 +235,7 @@ class Autopilot:
         gone = max((one for one in voters if one.id != self._node_id), key=order)
         rest = tuple(voter for voter in voters if voter is not gone)
         taken = gone.id == leaving_id
-        why = "its seat is taken" if taken else f"{len(voters)} voters have {seats} seats"
+        why = "its seat is taken" if taken else f"there are {len(voters)} voters for {seats} seats"
         reason = f"node {gone.id} leaves: {why}"
         return self._changed(seen, voters, Plan(Step.REMOVE, reason, gone, rest, seats))
 

@@ -102,7 +102,7 @@ class NodeSelf:
             kind = Kind.LOG_MENDED if mended else Kind.DIRECTORY_REPLACED
             self.journal.note(kind, set_aside=str(set_aside))
         if self.journal.after == "crash":
-            log.warning("the previous process of this node ended without a stop: a crash or a kill")
+            log.warning("the previous process of this node crashed or was killed")
         self._telling = asyncio.create_task(self._find_version(), name="version")
 
     def stopped(self, reason: str, *, clean: bool) -> None:
@@ -143,7 +143,7 @@ def may_see(
 
 def _apply(level: str) -> None:
     set_level(level)
-    log.warning("the log level was altered", level=level)
+    log.warning("the log level was changed", level=level)
 
 
 def _plain(value: Any) -> Any:

@@ -50,7 +50,7 @@ def add_node_metrics(
     )
     metrics.latency(
         "raftlog_event_loop_lag_seconds",
-        "How late a timer of the event loop runs, measured four times a second.",
+        "Delay of a timer of the event loop, measured four times a second.",
         loop_lag,
     )
 

@@ -60,7 +60,7 @@ class VoterStarts:
         """Return why a node with this start is refused, or None if it is not."""
         start = DirectoryStart(claimed.count, tuple(claimed.nonces[: DIRECTORY_NONCES_MAX + 1]))
         if not (0 < start.count < MAX_STARTS and 0 < len(start.nonces) <= DIRECTORY_NONCES_MAX):
-            reason = f"{start.count} starts with {len(claimed.nonces)} nonces are not a valid start"
+            reason = f"invalid start: number {start.count} with {len(claimed.nonces)} nonces"
             return Refusal(ErrorCode.INVALID_REQUEST, "start", reason)
         if directory_id == self._own_directory:
             if start == self._store.starts.own:

@@ -60,7 +60,9 @@ class SnapshotWriter:
             return
         # A defect of raftlog: a node whose state cannot be written cannot be trusted.
         except Exception as error:
-            self._done(FatalError(f"a snapshot could not be made: {type(error).__name__}: {error}"))
+            self._done(
+                FatalError(f"a snapshot could not be taken: {type(error).__name__}: {error}")
+            )
             return
         self._handle = self._loop.call_later(PAUSE_S, self._slice)
 

@@ -133,7 +133,8 @@ def _key_of(public: dict[str, Any]) -> tuple[PublicKey, tuple[str, ...]]:
         case "RSA":
             key = RSAAlgorithm.from_jwk(public)
             if not RSA_MIN_BITS <= key.key_size <= RSA_MAX_BITS:
-                raise ValueError(f"the RSA key has {key.key_size} bits")
+                allowed = f"{RSA_MIN_BITS} to {RSA_MAX_BITS} bits are allowed"
+                raise ValueError(f"the RSA key has {key.key_size} bits, but {allowed}")
             return key, _RSA
         case "EC" if public.get("crv") in _OF_CURVE:
             return ECAlgorithm.from_jwk(public), _OF_CURVE[public["crv"]]  # type: ignore[return-value]

@@ -85,7 +85,7 @@ def _transactions(rows: list[Row]) -> Iterator[Finding]:
                     place_of(row, "a transaction"),
                     also=begun["offset"],
                     found="begun",
-                    expected=f"first the end of the one begun at {begun['offset']}",
+                    expected=f"the end of the transaction begun at {begun['offset']} first",
                 )
             begun = row
         elif name in _ENDS:
@@ -94,7 +94,7 @@ def _transactions(rows: list[Row]) -> Iterator[Finding]:
                     rules.TRANSACTION_OUT_OF_PLACE,
                     place_of(row, "a transaction"),
                     found="ended" if name == _ENDS[0] else "aborted",
-                    expected="first the record that begins it",
+                    expected="a record that begins it, before this one",
                 )
             elif name == _ENDS[0] and begun["epoch"] != row["epoch"]:
                 yield offence(
