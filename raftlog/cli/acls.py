@@ -343,7 +343,7 @@ async def decide(
 ) -> Answer[Verdicts]:
     """Show whether a principal may do something, and which entry decides.
 
-    Decides by the committed entries, and by the active controller's super.users and
+    The committed entries decide, and the active controller's super.users and
     allow.everyone.if.no.acl.found. Exit code 1 if the principal may not.
 
     \b

@@ -46,7 +46,7 @@ class KeyValue:
     older.
     """
     lease_id: LogOffset | None
-    """Id of the lease that the key is deleted with, or None if it has no lease."""
+    """Id of the lease with whose end the key is deleted, or None if it has no lease."""
 
     @property
     def text(self) -> str:

@@ -293,7 +293,7 @@ class Session:
 def find_sessions(
     troubles: Iterable[Event], axis: Axis, found: Troubled
 ) -> tuple[list[Session], int]:
-    """Return the gravest sessions, gravest first, and the total number of sessions.
+    """Return the most severe sessions, worst first, and the total number of sessions.
 
     Events below WARNING do not form an incident, but are listed with one.
     """
@@ -367,7 +367,7 @@ def _in_order(event: Event) -> tuple[int, int, str]:
 
 
 def _title(events: list[Event]) -> str:
-    """Return the two gravest kinds of events in words, as an operator would call the incident."""
+    """Return the name of an incident: its two most severe kinds of events, in words."""
     grave = (event for event in events if event.severity >= WARNING)
     gravest = sorted(grave, key=lambda event: (-event.severity, event.begins_ms, event.offset))
     texts: dict[str, str] = {}

@@ -132,9 +132,9 @@ class Event(msgspec.Struct, frozen=True):
 class Incident(msgspec.Struct, frozen=True):
     """Events that began close together.
 
-    ``number``: the rank, 1 for the gravest. ``events``: the gravest of ``total``, in order of time.
-    ``ends_ms``: null if an event had not ended at the end of the log. ``before``: planned changes
-    shortly before.
+    ``number``: the rank, 1 for the most severe. ``events``: the most severe of ``total``, in order
+    of time. ``ends_ms``: null if an event had not ended at the end of the log. ``before``: planned
+    changes shortly before.
 
     Extent: ``leaderless``, ``short``: the most partitions at once without a leader or with an
     incomplete ISR, beyond those affected before; ``leaderless_ms``, ``short_ms``: for how long, in
@@ -159,7 +159,7 @@ class Incident(msgspec.Struct, frozen=True):
 
 class Timeline(msgspec.Struct, frozen=True):
     """The cluster over time. ``lanes``: the controllers, and some of ``brokers_total`` brokers.
-    ``incidents``: gravest first, of ``incidents_total``.
+    ``incidents``: most severe first, of ``incidents_total``.
     """
 
     axis: Axis
