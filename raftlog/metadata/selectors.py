@@ -31,6 +31,8 @@ BOOK_KEEPING = frozenset(kind.plural for kind in ALL_KINDS if kind.book_keeping)
 """Kinds that change without a user's request; shown only to a selector that names them."""
 _FLAT = KINDS.keys() - {"configs", "partitions", "kv", "client_results"}
 """Kinds of entities with nothing below them."""
+_SOLE = frozenset({"leader", "voters"})
+"""Kinds with only one entity."""
 EVERYTHING = "*"
 _NAMED_LIKE = {
     "config": "configs",
@@ -135,11 +137,16 @@ def _add(text: str, exact: set[str], prefixes: set[str], field: str) -> None:
     plural, slash, rest = text.partition("/")
     if plural not in KINDS:
         raise ApiError(ErrorCode.INVALID_REQUEST, _unknown(plural, text), field=field)
-    if plural in _FLAT and "/" in rest:
-        # Such a watch would wait forever.
-        there = f"{plural}/{rest.partition('/')[0]}"
+    # Otherwise the watch would wait forever.
+    if (plural in _FLAT and "/" in rest) or (plural in _SOLE and rest not in ("", EVERYTHING)):
+        there = plural if plural in _SOLE else f"{plural}/{rest.partition('/')[0]}"
         message = f"nothing exists below {there[:80]!r} (encode a slash within a name as %2F)"
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field=field)
+    if plural == "kv":
+        from raftlog.limits import KEY_PREFIX  # Commands import this module, and need no limits.
+
+        if wrong := KEY_PREFIX.error(rest.removesuffix(EVERYTHING)):
+            raise ApiError(ErrorCode.INVALID_REQUEST, wrong, field=field)
     if not slash or rest in ("", EVERYTHING):
         exact.add(plural)
         prefixes.add(f"{plural}/")
