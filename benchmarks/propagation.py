@@ -93,10 +93,7 @@ class Observers:
             noted = json.loads(out)
             received, sent = noted["messages"]
             self.messages = [self.messages[0] + received, self.messages[1] + sent]
-            for moves in noted["moves"]:
-                self.moves.append(
-                    ([m[0] for m in moves], [m[1] for m in moves], [m[2] for m in moves])
-                )
+            self.moves += noted["moves"]
 
     def all_applied(self, offset: int) -> float:
         """Return the time at which the last broker had applied an offset."""
