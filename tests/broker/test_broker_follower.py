@@ -171,6 +171,7 @@ async def test_next_fetch_reports_applied_offset_and_known_lao_at_once(stage: St
     assert first.replica_id == ME
     assert first.told_lowest_acknowledged_offset == -1
     assert first.max_wait_ms > 0
+    assert first.max_bytes == 128 << 10, "what one turn may fold without a heartbeat"
     stage.log.leader()
     stage.log.config("1")
     stage.epoch = 33
