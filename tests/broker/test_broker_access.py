@@ -35,8 +35,6 @@ FORBIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class Client:
-    """A link that records the messages sent to it."""
-
     def __init__(self, name: str, host: str = "10.0.0.1") -> None:
         self.identity = PeerIdentity(f"CN={name}", frozenset({f"CN={name}"}))
         self.peer, self.listener = f"{host}:5000", ""

@@ -17,8 +17,6 @@ EPOCH = 5
 
 
 class Life:
-    """A lifecycle with its own clock and image."""
-
     def __init__(self, **settings: Any) -> None:
         self.now = 100.0
         self.settings = LifecycleSettings(**settings)

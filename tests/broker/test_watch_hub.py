@@ -372,8 +372,6 @@ SELECTORS = (
 
 
 class RandomRun:
-    """A run of random operations in random order."""
-
     def __init__(self, rng: random.Random, history_max_bytes: int) -> None:
         self.rng, self.world = rng, World(history_max_bytes=history_max_bytes)
         self.topics: list[str] = []

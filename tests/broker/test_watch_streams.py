@@ -160,8 +160,6 @@ async def test_watch_ends_without_the_others_and_frees_its_slot(cluster: Cluster
 
 
 class Program:
-    """A client with several watches."""
-
     def __init__(self, cluster: Cluster, *brokers: BrokerService) -> None:
         self._addresses = [one.address for one in brokers]
         self.transport = cluster.network.transport_for("program")

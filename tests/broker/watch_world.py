@@ -18,8 +18,6 @@ LAO, TIP = int(pb.REPEATABLE), int(pb.LATEST)
 
 
 class Reader:
-    """A watcher, and all that it received."""
-
     def __init__(
         self, name: str, selectors: Sequence[str], mode: int, since: pb.WatchToken | None
     ) -> None:
@@ -72,7 +70,6 @@ class World:
         self.show()
 
     def apply(self, until: int | None = None) -> None:
-        """Apply everything that the log contains."""
         chunk = self.log.since(self.view.applied + 1, until)
         if chunk:
             self.view.apply(chunk, high_watermark=self.log.end)
@@ -114,7 +111,6 @@ class World:
         return reader
 
     def work(self) -> int:
-        """Do all pending work, and return the number of steps."""
         pieces = 0
         while (told := self.hub.work(self.now)) is not None:
             pieces += 1

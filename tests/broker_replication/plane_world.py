@@ -95,8 +95,6 @@ class Peer:
 
 
 class PlaneWorld:
-    """One broker's data plane with its disk and network."""
-
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.network = SimNetwork(random.Random(3))

@@ -23,8 +23,6 @@ Answer = Callable[[Any], Any]
 
 
 class Server:
-    """A scripted server that records its requests."""
-
     def __init__(
         self, network: SimNetwork, host: str, conversation: Conversation, answer: Answer
     ) -> None:
@@ -62,8 +60,6 @@ class Server:
 
 
 class World:
-    """The network of one test."""
-
     def __init__(self) -> None:
         self.network = SimNetwork(random.Random(5))
         self.transport = self.network.transport_for("client")

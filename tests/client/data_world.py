@@ -184,8 +184,6 @@ class DataBroker:
 
 
 class DataWorld:
-    """The network, brokers and partitions of one test."""
-
     def __init__(self) -> None:
         self.network = SimNetwork(random.Random(5))
         self.transport = self.network.transport_for("client")

@@ -18,8 +18,6 @@ def led(index: int, error: int = 0) -> data_pb.LedPartition:
 
 
 def leads(broker_id: int, *indexes: int, page: int = 1000) -> Any:
-    """Return a broker that leads these partitions of one topic."""
-
     def answer(request: broker_pb2.BrokerRequest) -> broker_pb2.BrokerResponse:
         asked = request.broker_metadata
         response = data_pb.BrokerMetadataResponse(broker_id=broker_id, broker_epoch=10 * broker_id)

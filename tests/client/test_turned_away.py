@@ -222,8 +222,6 @@ async def test_waiting_watch_reports_the_current_error_of_all_servers() -> None:
 
 
 class Silent:
-    """Accepts all requests and answers none."""
-
     def received(self, link: Any, messages: Any) -> None: ...
 
     def closed(self, link: Any, reason: str) -> None: ...

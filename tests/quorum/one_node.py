@@ -16,7 +16,6 @@ def one(
     fatal_allowed: bool = True,
     **options: Any,
 ) -> SimNode:
-    """Return node 1 of three."""
     cluster = Cluster(3, start=False, checked=False, **options)
     cluster.fatal_allowed = fatal_allowed
     cluster[1].disk.vote = vote or VoteState()

@@ -49,7 +49,6 @@ def voters_value(*names: str) -> int:
 
 
 def voters_of(value: int) -> tuple[Voter, ...]:
-    """Return the voters of such a value."""
     code, found = -1 - value, []
     for node_id in range(1, 10):
         disk = code >> 2 * node_id & 3
@@ -231,7 +230,6 @@ class SimNode:
         return self.effects[at:]
 
     def receive(self, request: object, source: int = 2) -> list[ev.Effect]:
-        """Receive a request of a peer."""
         return self.step(ev.RequestReceived(request, (source, 0, 0)))
 
     def answer(
@@ -249,7 +247,6 @@ class SimNode:
         return self.after(max(0.0, self.up.next_deadline() - self.cluster.now))
 
     def last(self, kind: type) -> Any:
-        """Return the latest effect of a kind."""
         return effects_of(self, kind)[-1]
 
     def arm(self, core: QuorumCore, *, fired: bool) -> None:
@@ -510,7 +507,6 @@ class Cluster:
         return [node for node in self.nodes.values() if node.alive]
 
     def others(self, *nodes: SimNode) -> list[SimNode]:
-        """Return the live nodes except these."""
         return [node for node in self.alive if node not in nodes]
 
     def leaders(self) -> list[SimNode]:

@@ -81,8 +81,6 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Numbers(Generic[T]):
-    """Numbers for values."""
-
     def __init__(self) -> None:
         self.values: list[T] = []
         self._numbers: dict[T, int] = {}

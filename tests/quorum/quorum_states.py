@@ -391,7 +391,6 @@ class LocalStates:
         return found
 
     def message_id(self, message: Message) -> int:
-        """Return the number of a message."""
         name, span = type(message.body).__name__, message.span
         link = (message.source, message.target, name.startswith("Fetch"), "Snapshot" in name)
         key = (

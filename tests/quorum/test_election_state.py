@@ -42,18 +42,6 @@ def test_new_leader_knows_when_the_old_one_was_last_heard_by_its_voters() -> Non
     assert died_at - 0.6 <= heard.at <= died_at
 
 
-def test_resigned_leader_counts_as_heard_by_itself() -> None:
-    cluster = Cluster(3)
-    old = cluster.elect()
-    cluster.run(1.0)
-    resigned_at = cluster.now
-    cluster.resign()
-    cluster.run_until(lambda: any(one.id != old.id for one in cluster.leaders()), 20.0)
-    (new,) = [one for one in cluster.leaders() if one.id != old.id]
-    heard = new.up.succession
-    assert abs(heard.at - resigned_at) <= 0.6
-
-
 def old_epoch_of(leader: object) -> int:
     return leader.up.epoch - 1  # type: ignore[attr-defined]
 

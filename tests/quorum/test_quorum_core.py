@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from one_node import caught_up, leader_of_three
-from quorum_harness import Cluster, effects_of
+from quorum_harness import Cluster
 
 from raftlog.errors import InvariantError
 from raftlog.node.storage.api import VoteState
@@ -112,12 +112,3 @@ def test_tick_acts_only_at_the_deadline() -> None:
                 assert node.up.next_deadline() > cluster.now
         cluster.settle()
         cluster.now += rng.random() * 0.2
-
-
-def test_step_without_effects_logs_nothing() -> None:
-    node = leader_of_three()
-    at = len(node.effects)
-    node.step(ev.VotePersisted(node.disk.vote))
-    node.step(ev.Tick())
-    assert len(node.effects) == at
-    assert not effects_of(node, ev.ReplyFetch)

@@ -557,20 +557,6 @@ def test_check_quorum_keeps_a_leader_with_followers() -> None:
     assert list(single.oracle.leader_of) == [1], "a quorum of one never expires"
 
 
-def test_resigned_node_rejoins_by_asking() -> None:
-    """Resigned, isolated, then healed: it neither leads its epoch again nor disturbs the new
-    leader.
-    """
-    cluster, leader = elected()
-    cluster.isolate(leader.id)
-    cluster.run(6)
-    assert leader.up.epoch == 1
-    cluster.heal()
-    cluster.run_until(cluster.calm)
-    assert leader.up.role == "follower"
-    assert cluster.leader() is not leader
-
-
 def test_voters_learn_the_leader_from_each_other() -> None:
     """A node that was unreachable during the election learns the leader from a refused pre-vote."""
     cluster = Cluster(3)

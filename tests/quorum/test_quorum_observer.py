@@ -28,15 +28,6 @@ def test_observer_asks_the_voters_in_turn() -> None:
     assert asked[:3] == asked[3:6]
 
 
-def test_observer_finds_the_leader_and_keeps_up() -> None:
-    cluster, leader = elected(3, 2)
-    cluster.propose(5)
-    cluster.run_until(cluster.calm)
-    assert cluster[4].log == leader.log
-    assert cluster[4].disk.log == leader.log, "flushed before each Fetch, like a follower"
-    assert (cluster[4].up.role, cluster[4].up.leader_id) == ("observer", leader.id)
-
-
 def test_observer_follows_a_new_leader() -> None:
     cluster, leader = elected(3, 1)
     cluster.crash(leader.id)

@@ -99,18 +99,6 @@ def test_span_must_continue_the_log(
     assert log_of([1, 1, 2]).accepts(LogSpan(base, end, epochs, b"", 0), max_epoch=4) is good
 
 
-def test_flushed_end_stays_within_the_log() -> None:
-    log = log_of([1, 1, 1])
-    log.append(LogSpan(3, 6, ((2, 3),), b"", 0))
-    assert (log.end, log.flushed_end, log.last_epoch) == (6, 3, 2)
-    log.flushed(5)
-    log.flushed(4)
-    assert log.flushed_end == 5
-    log.truncate(2)
-    log.flushed(5)
-    assert (log.end, log.flushed_end, log.last_epoch) == (2, 2, 1)
-
-
 def test_voter_set_counts_majorities() -> None:
     voters = voter_set(4)
     assert voters.ids == (1, 2, 3, 4)
@@ -124,20 +112,6 @@ def test_voter_set_counts_majorities() -> None:
         VoterSet((Voter(1, "a:1"), Voter(1, "b:1")))
     with pytest.raises(ConfigError, match="negative node id -1"):
         VoterSet((Voter(-1, "a:1"),))
-
-
-def test_majority_offset_counts_the_leader_at_its_flushed_end() -> None:
-    progress = Progress(voter_set(3), 1, 0.0)
-    assert progress.majority_offset(100) == -1
-    progress.heard_from(2, "dir2").acknowledge(7, 9, 1.0)
-    assert progress.majority_offset(9) == 7
-    assert progress.majority_offset(4) == 4
-    progress.heard_from(3, "dir3").acknowledge(8, 9, 1.0)
-    assert progress.majority_offset(4) == 7
-    assert Progress(voter_set(1), 1, 0.0).majority_offset(6) == 6
-    four = Progress(voter_set(4), 1, 0.0)
-    four.heard_from(2, "dir2").acknowledge(7, 9, 1.0)
-    assert four.majority_offset(9) == -1, "two of four are no majority"
 
 
 def test_replica_is_caught_up_at_the_fetch_that_reaches_the_leader_end() -> None:

@@ -344,12 +344,6 @@ def test_next_fetch_waits_for_the_flush() -> None:
     assert len(effects_of(node, ev.SendFetch)) == 2, "one outstanding"
 
 
-def test_empty_response_is_followed_by_a_fetch_at_once() -> None:
-    node = follower_of_two()
-    respond(node)
-    assert len(effects_of(node, ev.SendFetch)) == 2
-
-
 def test_follower_high_watermark_stays_within_its_log_and_never_falls() -> None:
     node = follower_of_two()
     respond(node, [(3, 1), (3, 2)], high_watermark=9)

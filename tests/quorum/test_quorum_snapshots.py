@@ -12,7 +12,7 @@ from one_node import (
     respond,
     vote_request,
 )
-from quorum_harness import CLUSTER, Cluster, SimNode, effects_of
+from quorum_harness import CLUSTER, SimNode, effects_of
 
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
@@ -302,17 +302,6 @@ def test_replica_does_not_lead_during_snapshot_installation() -> None:
         assert node.up.epoch == 3, "it won the pre-vote, and opens no epoch"
     node.step(ev.SnapshotStored(SnapshotId(9, 2)))
     assert (node.up.log_end_offset, node.up.high_watermark) == (9, 9)
-
-
-def test_node_starts_by_loading_its_snapshot() -> None:
-    node = Cluster(3, start=False)[1]
-    node.disk.log = [(1, 1), (1, 2), (2, 3)]
-    node.disk.snapshots = {SnapshotId(2, 1): [(1, 1), (1, 2)]}
-    node.disk.vote = VoteState(2)
-    node.cluster.oracle.committed = [(1, 1), (1, 2)]
-    node.start()
-    assert node.effects[:2] == [ev.LoadSnapshot(SnapshotId(2, 1)), ev.HighWatermarkAdvanced(2)]
-    assert node.up.high_watermark == 2
 
 
 def test_core_stops_at_an_invalid_snapshot_event() -> None:

@@ -26,8 +26,6 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """A listener that records its calls."""
-
     def __init__(self) -> None:
         self.leads = 0
         self.high_watermark = -1

@@ -97,8 +97,6 @@ class FakeTransport:
 
 
 class Silent:
-    """A listener that only records."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
 
@@ -154,7 +152,6 @@ class Shell:
 
     @property
     def failures(self) -> list[str]:
-        """The errors with which the replica has ended."""
         return [str(*arguments) for name, arguments in self.listener.calls if name == "failed"]
 
     def ask(self, link: FakeLink, *, epoch: int, candidate: int = 2) -> None:

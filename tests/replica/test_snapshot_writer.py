@@ -26,8 +26,6 @@ ID = SnapshotId(8, 3)
 
 
 class Store:
-    """A store that the test controls."""
-
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.frozen: list[Callable[[FatalError | None], None]] = []
@@ -145,8 +143,6 @@ async def test_snapshot_writer_cancelled_while_freezing_reports_nothing() -> Non
 
 
 class Shelf:
-    """A store with one complete snapshot."""
-
     content = bytes(range(100))
 
     def snapshot_size(self, snapshot_id: SnapshotId) -> int:

@@ -39,8 +39,6 @@ END = 60
 
 
 class Image(NamedTuple):
-    """A data directory and its content."""
-
     directory: Path
     content: bytes
 

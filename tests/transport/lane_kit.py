@@ -31,7 +31,6 @@ def lane_listener(server: GrpcServerTransport) -> LaneListener:
 
 
 def lane_of(link: Any) -> Any:
-    """Return the lane that the link uses; None while it uses its stream."""
     return getattr(link, "_lane", None)
 
 

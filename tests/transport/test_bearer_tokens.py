@@ -74,8 +74,6 @@ class Keys:
 
 @dataclass
 class Node:
-    """A server whose handlers record their callers."""
-
     address: str
     server: GrpcServerTransport
     tls: TlsConfig
@@ -386,8 +384,6 @@ async def test_tls_requires_client_certificates_only_when_configured(*, tmp_path
 
 
 class Clock:
-    """The wall clock of a server."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(access_module, "EXPIRY_LOOK_AGAIN_S", 0.01)
         self.now_s = 1_800_000_000.0

@@ -91,7 +91,6 @@ def run(scenario: Callable[[Pair], Awaitable[None]], limits: TransportLimits = L
 
 
 def own_tls() -> TlsConfig:
-    """The configuration of both nodes."""
     assert Medium.tls is not None
     return Medium.tls
 
@@ -388,8 +387,6 @@ def test_peer_with_endless_key_changes_is_disconnected(tmp_path: Path, *, asks: 
 
 
 class Received(asyncio.Protocol):
-    """The protocol above TLS."""
-
     def __init__(self) -> None:
         self.reasons: list[str] = []
 

@@ -41,7 +41,6 @@ class Files:
         return one
 
     def write(self, path: Path, text: str) -> None:
-        """Replace the file, as a renewal does."""
         fresh = path.with_suffix(".new")
         fresh.write_text(text)
         os.replace(fresh, path)

@@ -283,7 +283,6 @@ def old_context(context: ssl.SSLContext, tls: TlsConfig) -> ssl.SSLContext:
 
 
 def in_memory(client: ssl.SSLContext, server: ssl.SSLContext) -> str | None:
-    """Return the negotiated version."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     one = client.wrap_bio(down, up, server_hostname="127.0.0.1")
     other = server.wrap_bio(up, down, server_side=True)

@@ -22,8 +22,6 @@ TURN_MS, LONG_MS = TransportLimits().turn_ms, TransportLimits().long_turn_ms
 
 
 class Loop:
-    """Keeps the callbacks."""
-
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
         self.later: list[tuple[float, Callable[[], None]]] = []
