@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from broker_log import LogMaker, topic_id
+from fake_link import FakeLink
 from structlog.testing import capture_logs
 
 from broker.metadata import reads
@@ -11,7 +12,7 @@ from broker.metadata.view import View
 from broker.service.api_versions import FETCH_KEY, ApiVersions
 from broker.service.requests import Pending, RequestServer, _send
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
+from raftlog.identity import NodeRule, PeerIdentity
 from raftlog.metadata.acls import CLUSTER_NAME, AclOperation, AclPermission, AclResourceType
 from raftlog.node.security.authorization import Authorization
 from raftlog.node.security.authorizer import Authorizer
@@ -34,22 +35,11 @@ RULES = ClientRules(
 FORBIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-class Client:
+class Client(FakeLink):
     def __init__(self, name: str, host: str = "10.0.0.1") -> None:
+        super().__init__()
         self.identity = PeerIdentity(f"CN={name}", frozenset({f"CN={name}"}))
-        self.peer, self.listener = f"{host}:5000", ""
-        self.sent: list[Any] = []
-
-    def send(self, message: Any) -> None:
-        self.sent.append(message)
-
-    def close(self, reason: str = "") -> None:
-        raise NotImplementedError
-
-    def unknown_kind(self, what: str) -> None:
-        raise NotImplementedError
-
-    malformed = forbidden = throttled = unknown_kind
+        self.peer = f"{host}:5000"
 
 
 class Partitions:
@@ -269,8 +259,7 @@ async def test_failing_data_plane_response_does_not_end_its_step(
     monkeypatch.setattr(broker.server.figures, "failed_parts", fails)
     answer(fetch=data.FetchResponse())
     (told,) = alice.sent
-    assert told.correlation_id == 3
-    assert told.error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert (told.correlation_id, told.error.error_code) == (3, ErrorCode.UNKNOWN_SERVER_ERROR)
     assert told.error.outcome_unknown
 
 
@@ -504,12 +493,12 @@ def test_clients_are_notified_of_a_lowered_feature_level() -> None:
 # --- Answers on links that cannot take them ------------------------------------------------------
 
 
-class Narrow:
-    """A link that first accepts nothing, then a number of messages."""
+class Narrow(FakeLink):
+    """A link that refuses fetches, and is full after so many messages."""
 
     def __init__(self, room: int) -> None:
+        super().__init__()
         self.room = room
-        self.sent: list[Any] = []
 
     def send(self, message: Any) -> None:
         if message.HasField("fetch"):
@@ -517,16 +506,7 @@ class Narrow:
         if not self.room:
             raise LinkClosedError("full")
         self.room -= 1
-        self.sent.append(message)
-
-    peer = "narrow"
-    identity = ANONYMOUS
-    listener = ""
-
-    def unknown_kind(self, what: str) -> None:
-        raise NotImplementedError
-
-    throttled = unknown_kind
+        super().send(message)
 
 
 def test_oversized_response_becomes_an_error_of_its_request() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from broker_log import LogMaker
+from fake_link import FakeLink
 from scenarios import scenario
 
 from broker.metadata.follower import FollowerEvents, MetadataFollower
@@ -14,7 +15,6 @@ from broker.metadata.view import View
 from broker.settings import FollowerSettings
 from raftlog import batch
 from raftlog.errors import ErrorCode, FatalError
-from raftlog.identity import ANONYMOUS
 from raftlog.transport.api import Conversation, LinkClosedError
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -26,30 +26,20 @@ ME = 7
 CLUSTER = "c-1"
 
 
-class HandLink:
-    """A link whose other end is the test."""
-
-    identity = ANONYMOUS
-    listener = ""
-
+class HandLink(FakeLink):
     def __init__(self, transport: HandTransport, address: str) -> None:
+        super().__init__()
         self.transport, self.peer, self.open = transport, address, True
-        self.sent: list[Any] = []
 
     def send(self, message: Any) -> None:
         if not self.open:
             raise LinkClosedError("closed")
-        self.sent.append(message)
+        super().send(message)
 
     def close(self, reason: str = "") -> None:
         if self.open:
             self.open = False
             asyncio.get_running_loop().call_soon(self.transport.handler.closed, self, reason)
-
-    def unknown_kind(self, what: str) -> None:
-        raise NotImplementedError
-
-    malformed = forbidden = throttled = unknown_kind
 
 
 class HandDialer:
@@ -163,12 +153,8 @@ def staged(test: Callable[[Stage], Awaitable[None]], **kwargs: Any) -> None:
 @scenario(staged)
 async def test_next_fetch_reports_applied_offset_and_known_lao_at_once(stage: Stage) -> None:
     first = stage.link.sent[0]
-    assert first.fetch_offset == 0
-    assert first.applied_offset == -1
-    assert first.broker_epoch == -1
-    assert first.generation == 0
-    assert first.cluster_id == CLUSTER
-    assert first.replica_id == ME
+    assert (first.fetch_offset, first.applied_offset, first.broker_epoch) == (0, -1, -1)
+    assert (first.generation, first.cluster_id, first.replica_id) == (0, CLUSTER, ME)
     assert first.told_lowest_acknowledged_offset == -1
     assert first.max_wait_ms > 0
     assert first.max_bytes == 128 << 10, "what one turn may fold without a heartbeat"
@@ -178,10 +164,8 @@ async def test_next_fetch_reports_applied_offset_and_known_lao_at_once(stage: St
     stage.reply(controller_epoch=4, lowest_acknowledged_offset=0, generation=2)
     second = stage.link.sent[1]
     assert (second.fetch_offset, second.applied_offset, second.broker_epoch) == (2, 1, 33)
-    assert second.controller_epoch == 4
-    assert second.told_lowest_acknowledged_offset == 0
-    assert second.high_watermark == 2
-    assert second.generation == 2
+    assert (second.controller_epoch, second.told_lowest_acknowledged_offset) == (4, 0)
+    assert (second.high_watermark, second.generation) == (2, 2)
     assert stage.moved == [1]
     stage.reply(controller_epoch=4, lowest_acknowledged_offset=1, generation=2)
     assert stage.link.sent[2].told_lowest_acknowledged_offset == 1, "LAO alone moves on too"
@@ -233,8 +217,7 @@ async def test_follower_resumes_at_its_applied_offset_after_a_lost_link(stage: S
     stage.reply()
     stage.link.close("cut")
     await asyncio.sleep(0.1)
-    assert stage.transport.dialled == ["a:1", "b:1"]
-    assert stage.link.sent[0].fetch_offset == 1
+    assert (stage.transport.dialled, stage.link.sent[0].fetch_offset) == (["a:1", "b:1"], 1)
 
 
 @scenario(staged)
@@ -451,5 +434,4 @@ async def test_closed_follower_neither_applies_nor_dials(stage: Stage) -> None:
     stage.log.leader()
     stage.reply(link=link)
     await asyncio.sleep(5)
-    assert stage.view.applied == -1
-    assert stage.transport.dialled == ["a:1"]
+    assert (stage.view.applied, stage.transport.dialled) == (-1, ["a:1"])

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import Mock
 
+import fake_link
 import pytest
 from scenarios import simulated
 
 from raftlog import batch
 from raftlog.errors import ApiError, ErrorCode, StorageError
-from raftlog.identity import ANONYMOUS
 from raftlog.metadata.records import record
 from raftlog.node.replica.local_log import LocalLog
 from raftlog.node.replica.peer_acceptor import FetchAddresses, PeerAcceptor
@@ -33,33 +33,16 @@ from simulation.twins.loop import run
 VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
 
 
-class FakeLink:
-    identity = ANONYMOUS
-    peer = "test"
-    listener = ""
-
+class FakeLink(fake_link.FakeLink):
     def __init__(self) -> None:
-        self.sent: list[Any] = []
+        super().__init__()
         self.unknown: list[str] = []
-        self.fails: Exception | None = None
         self.closed_because = ""
 
     def unknown_kind(self, what: str) -> None:
         self.unknown.append(what)
 
-    def throttled(self, what: str) -> None:
-        raise NotImplementedError
-
-    def forbidden(self, what: str) -> None:
-        raise NotImplementedError
-
-    def malformed(self, what: str) -> None:
-        self.unknown.append(what)
-
-    def send(self, message: Any) -> None:
-        if self.fails is not None:
-            raise self.fails
-        self.sent.append(message)
+    malformed = unknown_kind
 
     def close(self, reason: str = "") -> None:
         self.closed_because = reason
@@ -460,8 +443,7 @@ async def test_dying_process_is_probed_with_growing_intervals() -> None:
     shell.probed(probe)
     await asyncio.sleep(3)
     assert probed_at_ms[:7] == [0, 2, 6, 14, 30, 50, 70]
-    assert len(probed_at_ms) == 50
-    assert probed_at_ms[-1] == 930
+    assert (len(probed_at_ms), probed_at_ms[-1]) == (50, 930)
 
 
 @simulated
@@ -543,7 +525,7 @@ async def test_unsendable_response_ends_its_own_link_at_most(error: Exception, e
     """It is sent in a step that another peer's vote or message has begun."""
     shell = Shell()
     broken, sound = FakeLink(), FakeLink()
-    broken.fails = error
+    broken.error = error
     shell.ask(broken, epoch=5)
     shell.ask(sound, epoch=5, candidate=3)
     await asyncio.sleep(0)
@@ -567,7 +549,7 @@ async def test_request_on_a_just_closed_link_is_unanswered(conversation: Convers
         # It is dialed when it is needed.
         peer.send_fetch_snapshot(7, pb.FetchSnapshotRequest())
     link = transport.dialers["c2:9093", conversation].link = FakeLink()
-    link.fails = LinkClosedError("closed")
+    link.error = LinkClosedError("closed")
     transport.dialers["c2:9093", conversation].handler.opened(link)
     if conversation is Conversation.QUORUM:
         peer.send(7, pb.VoteRequest())

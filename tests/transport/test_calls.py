@@ -5,37 +5,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from fake_link import FakeLink
 from scenarios import scenario
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.identity import ANONYMOUS
 from raftlog.transport.api import Conversation, LinkClosedError
 from raftlog.transport.rpc_client import DEADLINE_GRAIN_S, RpcClient
 from raftlog.wire.controller.v1 import controller_pb2
 from simulation.twins.loop import run
-
-
-class ScriptedLink:
-    identity = ANONYMOUS
-    peer = "scripted"
-    listener = ""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-        self.error: Exception | None = None
-
-    def send(self, message: Any) -> None:
-        if self.error is not None:
-            raise self.error
-        self.sent.append(message)
-
-    def close(self, reason: str = "") -> None:
-        raise NotImplementedError
-
-    def unknown_kind(self, what: str) -> None:
-        raise NotImplementedError
-
-    malformed = forbidden = throttled = unknown_kind
 
 
 class ScriptedTransport:
@@ -77,7 +54,7 @@ def failure(future: asyncio.Future[Any]) -> tuple[ErrorCode, bool]:
 
 @scenario(scripted)
 async def test_responses_are_matched_by_id(caller: RpcClient, transport: ScriptedTransport) -> None:
-    link = ScriptedLink()
+    link = FakeLink()
     caller.opened(link)
     calls = [caller.call(request(), 1) for _ in range(3)]
     assert [message.correlation_id for message in link.sent] == [1, 2, 3]
@@ -93,7 +70,7 @@ async def test_calls_wait_for_the_link_and_are_sent_in_order(
     assert not bool(caller.connected)
     calls = [caller.call(request(), 1) for _ in range(3)]
     calls[1].cancel()
-    link = ScriptedLink()
+    link = FakeLink()
     caller.opened(link)
     assert caller.connected
     # Nobody wants the second any more, and it had not been sent.
@@ -109,7 +86,7 @@ async def test_all_calls_have_deadlines(caller: RpcClient, transport: ScriptedTr
     assert failure(waiting) == (ErrorCode.REQUEST_TIMED_OUT, False)
     assert loop.time() == 0.5
 
-    caller.opened(ScriptedLink())
+    caller.opened(FakeLink())
     later, sooner = caller.call(request(), 3.0), caller.call(request(), 1.0)
     await asyncio.wait([sooner])
     assert loop.time() == 1.5
@@ -124,7 +101,7 @@ async def test_each_of_many_calls_ends_by_its_deadline_within_the_grain(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     loop = asyncio.get_running_loop()
-    caller.opened(ScriptedLink())
+    caller.opened(FakeLink())
     ends: dict[float, float] = {}
 
     def note(deadline: float) -> Callable[[asyncio.Future[Any]], None]:
@@ -150,7 +127,7 @@ async def test_answered_calls_leave_at_most_one_timer(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
     loop: Any = asyncio.get_running_loop()
-    link = ScriptedLink()
+    link = FakeLink()
     caller.opened(link)
     for i in range(1, 1001):
         caller.call(request(), 30)
@@ -162,7 +139,7 @@ async def test_answered_calls_leave_at_most_one_timer(
 async def test_lost_link_fails_sent_calls_and_keeps_unsent_ones(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
-    first, second = ScriptedLink(), ScriptedLink()
+    first, second = FakeLink(), FakeLink()
     caller.opened(first)
     sent = caller.call(request(), 5)
     caller.closed(first, "gone")
@@ -178,7 +155,7 @@ async def test_lost_link_fails_sent_calls_and_keeps_unsent_ones(
 async def test_late_reply_or_late_close_of_an_earlier_link_changes_nothing(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
-    first, second = ScriptedLink(), ScriptedLink()
+    first, second = FakeLink(), FakeLink()
     caller.opened(first)
     caller.closed(first, "gone")
     caller.opened(second)
@@ -193,7 +170,7 @@ async def test_late_reply_or_late_close_of_an_earlier_link_changes_nothing(
 async def test_call_on_a_closing_link_waits_for_the_next_link(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
-    first, second = ScriptedLink(), ScriptedLink()
+    first, second = FakeLink(), FakeLink()
     caller.opened(first)
     first.error = LinkClosedError("just now")
     call = caller.call(request(), 5)
@@ -205,7 +182,7 @@ async def test_call_on_a_closing_link_waits_for_the_next_link(
 
 @scenario(scripted)
 async def test_large_message_fails_alone(caller: RpcClient, transport: ScriptedTransport) -> None:
-    link = ScriptedLink()
+    link = FakeLink()
     caller.opened(link)
     link.error = ApiError(ErrorCode.MESSAGE_TOO_LARGE, "too large")
     call = caller.call(request(), 5)
@@ -218,7 +195,7 @@ async def test_large_message_fails_alone(caller: RpcClient, transport: ScriptedT
 async def test_number_of_calls_is_bounded(
     caller: RpcClient, transport: ScriptedTransport, *, connected: bool
 ) -> None:
-    link = ScriptedLink()
+    link = FakeLink()
     if connected:
         caller.opened(link)
     calls = [caller.call(request(), 5) for _ in range(11)]
@@ -240,7 +217,7 @@ async def test_close_ends_every_call(caller: RpcClient, transport: ScriptedTrans
 async def test_close_reports_calls_in_flight_as_unknown(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
-    caller.opened(ScriptedLink())
+    caller.opened(FakeLink())
     sent, cancelled = caller.call(request(), 5), caller.call(request(), 5)
     cancelled.cancel()
     caller.close()
@@ -251,7 +228,7 @@ async def test_close_reports_calls_in_flight_as_unknown(
 async def test_link_is_silent_when_a_call_times_out_without_other_messages(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
-    link = ScriptedLink()
+    link = FakeLink()
     caller.opened(link)
     caller.call(request(), 1)
     answered = caller.call(request(), 5)
@@ -263,7 +240,7 @@ async def test_link_is_silent_when_a_call_times_out_without_other_messages(
     caller.call(request(), 1)
     await asyncio.sleep(1.1)
     assert bool(caller.silent)
-    caller.opened(ScriptedLink())
+    caller.opened(FakeLink())
     assert not caller.silent, "another link"
 
 
@@ -271,7 +248,7 @@ async def test_link_is_silent_when_a_call_times_out_without_other_messages(
 async def test_retired_caller_ends_with_its_last_call_even_if_that_times_out(
     caller: RpcClient, transport: ScriptedTransport
 ) -> None:
-    caller.opened(ScriptedLink())
+    caller.opened(FakeLink())
     caller.call(request(), 1)
     caller.retire()
     assert not bool(transport.closed)

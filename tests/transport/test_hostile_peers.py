@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 from scenarios import scenario
 from structlog.testing import capture_logs
-from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
+from transport_worlds import (
+    LIMITS,
+    Recorder,
+    World,
+    connect,
+    echo,
+    request,
+    run_real,
+    still_open,
+    until,
+)
 
 from raftlog.bounds import ITEMS_A_SLICE, RETRY_AFTER_MS
 from raftlog.errors import ErrorCode
@@ -29,6 +39,7 @@ import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
 CONTROLLER = controller_pb2.DESCRIPTOR.services_by_name["Controller"]
+OWN = [("grpc.use_local_subchannel_pool", 1)]
 
 
 def says_when_to_come_back(error: grpc.aio.AioRpcError) -> common_pb2.Error:
@@ -320,8 +331,7 @@ async def test_streams_are_bounded_and_shared_among_connections(world: World) ->
         await until(lambda: sum(stream.done() for stream in streams) == 15)
         refused = [stream for stream in streams if stream.done()]
         says_when_to_come_back(await end_of(refused[0]))
-        own = [("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.insecure_channel(listener.address, options=own) as newcomer:
+        async with grpc.aio.insecure_channel(listener.address, options=OWN) as newcomer:
             stream = newcomer.stream_stream(Conversation.CONTROLLER.value)()
             await stream.write(
                 controller_pb2.ControllerRequests(requests=[request(7)]).SerializeToString()
@@ -337,11 +347,10 @@ async def test_streams_are_bounded_and_shared_among_connections(world: World) ->
 async def test_connections_of_one_address_are_bounded_and_freed(world: World) -> None:
     server = Recorder(echo)
     listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
-    own = [("grpc.use_local_subchannel_pool", 1)]
     async with AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(
-                grpc.aio.insecure_channel(listener.address, options=own)
+                grpc.aio.insecure_channel(listener.address, options=OWN)
             )
             for _ in range(3)
         ]
@@ -367,11 +376,10 @@ async def test_calls_of_one_connection_do_not_wait_for_those_of_another(world: W
     order = list[str]()
     handlers = [costly_calls(0.01, order)]
     listener = await world.server.listen(world.bind, {}, extra_handlers=handlers)
-    own = [("grpc.use_local_subchannel_pool", 1)]
     name = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
     async with (
-        grpc.aio.insecure_channel(listener.address, options=own) as greedy,
-        grpc.aio.insecure_channel(listener.address, options=own) as other,
+        grpc.aio.insecure_channel(listener.address, options=OWN) as greedy,
+        grpc.aio.insecure_channel(listener.address, options=OWN) as other,
     ):
         await other.channel_ready()
         calls = asyncio.gather(*(greedy.unary_unary(name)(b"") for _ in range(100)))
@@ -396,25 +404,11 @@ async def test_connections_are_bounded_and_silent_ones_are_closed(world: World) 
     listener, _ = await connect(world, server, client)
     host, _, port = listener.address.rpartition(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(30)]
-
-    def open_ones() -> int:
-        count = 0
-        for one in silent:
-            one.setblocking(False)
-            try:
-                while data := one.recv(4096):  # gRPC says its settings at once
-                    assert data
-            except BlockingIOError:
-                count += 1
-            except ConnectionError:
-                pass
-        return count
-
     try:
-        await until(lambda: open_ones() == 9)
+        await until(lambda: len(still_open(silent)) == 9)
         client.links[0].send(request(1))
         await until(lambda: client.ids == [1])
-        await until(lambda: open_ones() == 0)
+        await until(lambda: not still_open(silent))
         late = Recorder()
         world.client.dial(listener.address, Conversation.CONTROLLER, late)
         await until(lambda: late.links)

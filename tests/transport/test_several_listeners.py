@@ -15,7 +15,7 @@ import trustme
 import uvloop
 from scenarios import scenario
 from tls_files import issue
-from transport_worlds import LIMITS, Recorder, echo, request, until
+from transport_worlds import LIMITS, Recorder, echo, request, still_open, until
 
 from raftlog.node.config.load import load_config
 from raftlog.node.transport import transport_of
@@ -210,31 +210,15 @@ def test_connections_of_all_listeners_share_one_limit() -> None:
         try:
             for share, address in ((3, addresses[0]), (6, addresses[1])):
                 host, _, port = address.rpartition(":")
-                for _ in range(9):
-                    held.append(socket.create_connection((host, int(port))))
-                    held[-1].setblocking(False)
-                await until(partial(lambda left: len(open_ones(held)) == left, share))
-            assert len(open_ones(held)) == 6
+                held.extend(socket.create_connection((host, int(port))) for _ in range(9))
+                await until(partial(lambda left: len(still_open(held)) == left, share))
+            assert len(still_open(held)) == 6
         finally:
             for one in held:
                 one.close()
 
     limits = replace(LIMITS, max_connections=6, handshake_timeout_ms=60_000)
     played(scenario, {"A": ListenerSecurity(), "B": ListenerSecurity()}, limits)
-
-
-def open_ones(held: list[socket.socket]) -> list[socket.socket]:
-    """Return the connections not closed by the server, which sends its settings and waits."""
-    found: list[socket.socket] = []
-    for one in held:
-        try:
-            if one.recv(4096, socket.MSG_PEEK):
-                found.append(one)
-        except BlockingIOError:
-            found.append(one)
-        except ConnectionError:
-            continue
-    return found
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +109,20 @@ def echo(link: Link, messages: Sequence[Any]) -> None:
 
 def request(correlation_id: int = 0) -> controller_pb2.ControllerRequest:
     return controller_pb2.ControllerRequest(correlation_id=correlation_id)
+
+
+def still_open(connections: Sequence[socket.socket]) -> list[socket.socket]:
+    """Return the connections that the server, which sends its settings at once, has not closed."""
+    found = []
+    for one in connections:
+        one.setblocking(False)
+        with suppress(ConnectionError):
+            try:
+                while one.recv(4096):
+                    pass
+            except BlockingIOError:
+                found.append(one)
+    return found
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
