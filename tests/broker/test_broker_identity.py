@@ -234,8 +234,7 @@ def test_process_proof_is_that_of_the_directory_lock(directory: Path) -> None:
     opened = open_directory(directory, cluster_id=CLUSTER, broker_id=4)
     status = (directory / "lock").stat()
     assert (opened.process.lock_device, opened.process.lock_inode) == (status.st_dev, status.st_ino)
-    assert opened.process.directory_id == DIRECTORY_ID
-    assert len(opened.process.boot_id) == 36
+    assert (opened.process.directory_id, len(opened.process.boot_id)) == (DIRECTORY_ID, 36)
     opened.close()
     opened.close()
     again = open_directory(directory, cluster_id=CLUSTER, broker_id=4)

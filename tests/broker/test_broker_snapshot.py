@@ -198,8 +198,7 @@ async def test_snapshot_is_fetched_elsewhere_when_its_controller_dies(stage: Sta
     stage.follower.start()
     await stage.arrives()
     hosts = [host for host, _ in controllers.asked]
-    assert hosts[0] == "a"
-    assert hosts[-1] == "b"
+    assert (hosts[0], hosts[-1]) == ("a", "b")
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone", "other piece", "empty", "newer"])

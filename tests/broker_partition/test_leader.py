@@ -40,10 +40,8 @@ def test_records_of_a_produce_are_one_batch_of_the_leader_epoch(stand: Stand) ->
     stand.produce("a", "b")
     stand.produce("c")
     first, second = of_kind(stand.got, ev.Append)
-    assert first.base_offset == 0
-    assert first.end_offset == 2
-    assert second.base_offset == 2
-    assert second.end_offset == 3
+    assert (first.base_offset, first.end_offset) == (0, 2)
+    assert (second.base_offset, second.end_offset) == (2, 3)
     scan = batch.scan(first.chunk + second.chunk, expect_offset=0)
     assert (scan.end_offset, scan.epochs) == (3, ((5, 0),))
     (header, _) = batch.headers(first.chunk + second.chunk)
@@ -140,8 +138,7 @@ def test_too_small_isr_before_the_append_changes_nothing(stand: Stand) -> None:
     stand.config(2, TOPIC, min_insync_replicas="2")
     stand.change(isr=(1,))
     result = stand.outcome(stand.produce("a"))
-    assert result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert result.base_offset == -1
+    assert (result.error_code, result.base_offset) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
     assert not result.outcome_unknown
     assert not of_kind(stand.got, ev.Append)
     assert stand.outcome(stand.produce("a", acks=1)).error_code == 0

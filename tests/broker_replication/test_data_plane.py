@@ -76,8 +76,7 @@ async def test_writes_of_one_turn_share_a_flush_and_keep_their_order(world: Plan
     (last,) = [world.ask(produce=pb.ProduceRequest())]
     await world.until(lambda: last)
     assert flushes == [False, False], "never on the event loop, which must not hang with the disk"
-    assert world.plane.figures.messages_in == 21
-    assert sum(world.plane.figures.flush.counts) == 2
+    assert (world.plane.figures.messages_in, sum(world.plane.figures.flush.counts)) == (21, 2)
 
 
 @scenario(on_plane)
@@ -356,8 +355,7 @@ async def test_isr_change_is_sent_to_the_controller_and_its_outcome_processed(
     world.plane.step(ev.Tick())
     await world.until(lambda: world.script.events[-1] == event)
     assert world.controller.heard[0].cluster_id == "c"
-    assert world.controller.heard[0].alter_partition == request
-    assert len(world.controller.heard) == 1
+    assert (world.controller.heard[0].alter_partition, len(world.controller.heard)) == (request, 1)
 
 
 @pytest.mark.parametrize("operation", ["append", "flush", "read"])
@@ -393,8 +391,7 @@ async def test_disk_error_stops_acknowledgements(world: PlaneWorld, *, operation
     await world.until(lambda: follower.lost)
     await asyncio.sleep(5)
     assert waiting == []
-    assert len(world.script.events) == steps
-    assert len(world.failures) == 1
+    assert (len(world.script.events), len(world.failures)) == (steps, 1)
     dialer.close()
 
 

@@ -282,12 +282,6 @@ def test_principal_defaults_to_the_user_of_the_machine() -> None:
     assert Options.of("h:1", {"principal": "User:me"}).principal == "User:me"
 
 
-def test_names_of_the_guide_are_importable_from_the_package() -> None:
-    assert raftlog.recipes.Lock.__name__ == "Lock"
-    assert callable(raftlog.tracing.enable)
-    assert raftlog.errors.OtherServerError("a", "b").retriable is False  # type: ignore[arg-type]
-
-
 @dataclass
 class Shown:
     """A value of a message about a broker."""

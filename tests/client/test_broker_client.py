@@ -71,16 +71,6 @@ async def test_tokens_only_grow_and_one_of_another_generation_is_refused(world: 
 
 
 @scenario(simulate)
-async def test_another_generation_is_reported(world: World) -> None:
-    await world.broker(
-        "a", refuses(ErrorCode.INCONSISTENT_GENERATION, field="read.at_least.generation")
-    )
-    error = await failure(world.broker_client("a").read(pb.MetadataRequest()))
-    assert error.code == ErrorCode.INCONSISTENT_GENERATION
-    assert error.field == "read.at_least.generation"
-
-
-@scenario(simulate)
 async def test_lost_read_is_retried_at_another_broker_and_a_write_is_not(world: World) -> None:
     client, a, b = await world.at_brokers(a=silent, b=at(5))
     read = asyncio.ensure_future(client.read(pb.MetadataRequest()))
@@ -123,12 +113,3 @@ async def test_error_of_a_forwarded_write_is_raised(world: World) -> None:
     error = await failure(client.write(create()))
     assert (error.code, error.field) == (ErrorCode.TOPIC_ALREADY_EXISTS, "topics[0].name")
     assert client.token is None
-
-
-@scenario(simulate)
-async def test_unreachable_cluster_is_reported_within_the_timeout(world: World) -> None:
-    client = world.broker_client("x", "y")
-    begun = world.loop.time()
-    error = await failure(client.read(pb.MetadataRequest(), timeout_s=1.5))
-    assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-    assert world.loop.time() - begun == pytest.approx(1.5, abs=0.01)

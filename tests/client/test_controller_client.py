@@ -378,8 +378,7 @@ async def test_committed_write_succeeds_when_the_next_leader_cannot_continue_its
 ) -> None:
     client, *_ = await world.at_controllers(a=first_then(LOST, not_controller("b")), b=at_next)
     response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=2)
-    assert response.write.token.offset == 40
-    assert response.write.reached == common_pb2.ACKS_COMMITTED
+    assert (response.write.token.offset, response.write.reached) == (40, common_pb2.ACKS_COMMITTED)
 
 
 @scenario(simulate)

@@ -23,24 +23,15 @@ from raftlog.endpoint import Voter, VotersAt
 from raftlog.node.storage.api import SnapshotId, VoteState
 from raftlog.quorum import events as ev
 from raftlog.quorum.admission import ALLOWANCE_EPOCHS, EPOCH_LIMIT, MAX_EPOCH, MAX_OFFSET
+from raftlog.quorum.transitions import TRANSITIONS
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 MESSAGES = int(os.environ.get("RAFTLOG_HOSTILE_MESSAGES", "10000"))
 EPOCH = 7
 LOG = [(1, 1), (1, voters_value("1", "2", "3")), (2, 3), (2, 4), (5, 5), (5, 6)]
-REQUESTS = (
-    pb.VoteRequest,
-    pb.BeginQuorumEpochRequest,
-    pb.EndQuorumEpochRequest,
-    pb.FetchRequest,
-    pb.FetchSnapshotRequest,
-)
-RESPONSES = (
-    pb.VoteResponse,
-    pb.BeginQuorumEpochResponse,
-    pb.EndQuorumEpochResponse,
-    pb.FetchResponse,
-    pb.FetchSnapshotResponse,
+NAMES = ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "Fetch", "FetchSnapshot")
+REQUESTS, RESPONSES = (
+    [getattr(pb, f"{name}{kind}") for name in NAMES] for kind in ("Request", "Response")
 )
 INT32 = (-(2**31), -2, -1, 0, 1, 2, 3, 4, 9, 6, 7, 8, 9, 1000, ALLOWANCE_EPOCHS, ALLOWANCE_EPOCHS + 20, MAX_EPOCH - 1, MAX_EPOCH,
          MAX_EPOCH + 1, EPOCH_LIMIT)  # fmt: skip
@@ -152,15 +143,7 @@ NODES = [(builder, logged) for builder in BUILDERS for logged in (False, True)]
 
 def test_attacked_nodes_cover_all_roles() -> None:
     roles = Counter(builder(logged=logged).up.role for builder, logged in NODES)
-    assert set(roles) == {
-        "unattached",
-        "prospective",
-        "candidate",
-        "leader",
-        "follower",
-        "resigned",
-        "observer",
-    }
+    assert set(roles) == set(TRANSITIONS)
 
 
 # --- messages -----------------------------------------------------------------------------------
@@ -199,20 +182,10 @@ def fields_of(kind: Any) -> list[Any]:
 
 def border_values(descriptor: Any, core: Any) -> tuple[Any, ...]:
     """Return the borders of a field, and values near those that the node knows."""
+    end = core.log_end_offset
     return {
-        descriptor.CPPTYPE_INT32: (
-            *INT32,
-            core.epoch - 1,
-            core.epoch,
-            core.epoch + 1,
-            core.epoch + 2,
-        ),
-        descriptor.CPPTYPE_INT64: (
-            *INT64,
-            core.log_end_offset - 1,
-            core.log_end_offset,
-            core.log_end_offset + 1,
-        ),
+        descriptor.CPPTYPE_INT32: (*INT32, *range(core.epoch - 1, core.epoch + 3)),
+        descriptor.CPPTYPE_INT64: (*INT64, *range(end - 1, end + 2)),
         descriptor.CPPTYPE_UINT64: (0, 1, 2**64 - 1),
         descriptor.CPPTYPE_STRING: (
             (b"", b"x" * 9) if descriptor.type == descriptor.TYPE_BYTES else STRINGS

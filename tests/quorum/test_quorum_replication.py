@@ -46,8 +46,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 def test_invalid_fetch_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
     node = leader_of_three()
     (reply,) = caught_up(node, **fields)
-    assert reply.response.error_code == error
-    assert reply.max_bytes == 0
+    assert (reply.response.error_code, reply.max_bytes) == (error, 0)
     assert reply.response.correlation_id == 7
     assert node.up.high_watermark == -1
     assert node.up.describe(node.cluster.now).voters[1].log_end_offset == -1, "acknowledges nothing"
@@ -92,8 +91,7 @@ def test_proposal_is_sent_before_it_is_written_to_disk() -> None:
     assert kinds == [ev.Append, ev.ReplyFetch, ev.ReplyFetch, ev.ReplyFetch, ev.Flush]
     replies = node.effects[at + 1 : at + 4]
     assert [(reply.offset, reply.max_bytes) for reply in replies] == [(1, 1000)] * 3
-    assert node.up.log_end_offset == 3
-    assert node.up.flushed_end_offset == 1
+    assert (node.up.log_end_offset, node.up.flushed_end_offset) == (3, 1)
 
 
 def test_proposals_for_another_epoch_are_dropped() -> None:
@@ -131,8 +129,7 @@ def test_followers_commit_before_the_leader_has_flushed() -> None:
     node.propose([50])
     caught_up(node)
     caught_up(node, 3)
-    assert node.up.high_watermark == 2
-    assert node.up.flushed_end_offset == 1
+    assert (node.up.high_watermark, node.up.flushed_end_offset) == (2, 1)
 
 
 def test_only_a_record_of_its_own_epoch_commits() -> None:
@@ -282,8 +279,7 @@ def test_describe_shows_the_offsets_and_ages_of_replicas() -> None:
     fetch(node, 3, fetch_offset=0)
     picture = node.up.describe(node.cluster.now + 0.1)
     assert (picture.role, picture.epoch, picture.leader_id, picture.voted_id) == ("leader", 1, 1, 1)
-    assert picture.log_start_offset == 0
-    assert picture.flushed_end_offset == 1
+    assert (picture.log_start_offset, picture.flushed_end_offset) == (0, 1)
     assert picture.log_end_offset == 2
     assert (picture.high_watermark, picture.epoch_start_offset) == (1, 0)
     assert [(r.node_id, r.directory_id, r.log_end_offset) for r in picture.voters] == [

@@ -254,8 +254,7 @@ def test_smaller_parts_are_requested_over_a_slow_link() -> None:
         sizes.append(node.last(ev.SendFetchSnapshot).request.max_bytes)
         node.role._fetch_deadline += 10
         node.after(1)
-    assert sizes[:3] == [1 << 20, 1 << 19, 1 << 18]
-    assert sizes[-1] == MIN_PART_BYTES
+    assert (sizes[:3], sizes[-1]) == ([1 << 20, 1 << 19, 1 << 18], MIN_PART_BYTES)
 
 
 @pytest.mark.parametrize(("end_offset", "epoch"), [(2, 1), (1, 1), (9, 4), (9, 0), (0, 1)])

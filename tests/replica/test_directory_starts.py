@@ -125,8 +125,7 @@ def test_directories_of_unnamed_voters_are_bounded() -> None:
     for number in range(100):
         starts.remember(2, f"disk-{number}", 1, number)
     known = [one for one in starts.passed_on() if one.directory_id != "dir-1"]
-    assert len(known) == MAX_DIRECTORIES * len(VOTERS)
-    assert known[-1].directory_id == "disk-99"
+    assert (len(known), known[-1].directory_id) == (MAX_DIRECTORIES * len(VOTERS), "disk-99")
     # The set names them now: what is remembered of other directories goes with the next start.
     starts.set_voters(VOTERS)
     starts.remember(2, "dir-2", 1, 1)

@@ -207,9 +207,7 @@ async def test_interrupted_installation_is_retried(machine: Machine) -> None:
     one = SnapshotId(50, 4)
     assert await make_snapshot(store, one, snapshot_content(one, VOTERS)) is None
     store, found = machine.reopen()
-    assert found.start_offset == 50
-    assert found.start_epoch == 4
-    assert found.end_offset == 50
+    assert (found.start_offset, found.start_epoch, found.end_offset) == (50, 4, 50)
     assert found.epochs == ()
     assert (found.voters, found.last_timestamp_ms) == ((VotersAt(50, VOTERS),), 7_000)
     assert store.read(50, until=50, max_bytes=10) == b""

@@ -152,10 +152,7 @@ async def test_examining_a_directory_changes_nothing(tmp_path: Path) -> None:
     await survivor(directory)
     before = {path.name: path.read_bytes() for path in directory.glob("*.json")}
     found = await examine(directory)
-    assert found.epoch == 7
-    assert found.last_epoch == 4
-    assert found.start_offset == 0
-    assert found.end_offset == 6
+    assert (found.epoch, found.last_epoch, found.start_offset, found.end_offset) == (7, 4, 0, 6)
     assert found.voters == VOTERS
     # Durable up to its end is what opening finds out, and notes.
     assert {path.name: path.read_bytes() for path in directory.glob("*.json")} == before

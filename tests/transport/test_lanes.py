@@ -216,8 +216,7 @@ async def test_unreachable_port_is_logged_once(*, monkeypatch: pytest.MonkeyPatc
             again._tickets = lanes._tickets
             await both.ask_until_moved()
     said = [one for one in logs if one["event"].startswith("cannot open a separate TCP connection")]
-    assert len(said) == 1
-    assert said[0]["log_level"] == "warning"
+    assert (len(said), said[0]["log_level"]) == (1, "warning")
 
 
 @scenario(run)

@@ -124,8 +124,7 @@ async def test_closed_link_is_reported_once_at_both_ends_and_replaced(world: Wor
     with pytest.raises(LinkClosedError, match="enough"):
         first.send(request())
     await until(lambda: len(client.links) == 2 and len(server.links) == 2 and server.reasons)
-    assert client.events == ["opened", "closed", "opened"]
-    assert client.reasons == ["enough"]
+    assert (client.events, client.reasons) == (["opened", "closed", "opened"], ["enough"])
     assert dialer.link is client.links[1] is not first
     assert server.events == ["closed"]
     with pytest.raises(LinkClosedError):
@@ -155,8 +154,7 @@ async def test_failing_handler_is_logged_and_its_link_closed(world: World) -> No
         await until(lambda: client.reasons and server.reasons)
     assert "ZeroDivisionError" in server.reasons[0]
     failures = [entry for entry in logs if entry["event"] == "a link handler failed"]
-    assert len(failures) == 1
-    assert failures[0]["log_level"] == "error"
+    assert (len(failures), failures[0]["log_level"]) == (1, "error")
 
 
 @scenario("run")

@@ -103,8 +103,7 @@ def test_keepalive_of_a_silent_stream_does_not_accumulate() -> None:
     for _ in range(10_000):
         peers.send("a:1", 2 * 17)
         peers.look(after_s=2.0)
-    assert peers.messages.total_bytes == 0
-    assert peers.cut == []
+    assert (peers.messages.total_bytes, peers.cut) == (0, [])
 
 
 def test_flow_control_of_a_watched_stream_does_not_accumulate() -> None:
