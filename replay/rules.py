@@ -105,11 +105,11 @@ ISR_GREW_UNPROPOSED = Rule(
 )
 ISR_NOT_IN_REPLICAS = Rule(
     "ISR_NOT_IN_REPLICAS", ERROR, "partitions", _PARTITIONS, EVERY,
-    "an ISR has a member that is not a replica, or names one twice",
+    "an ISR has a member that is not a replica, or contains one twice",
 )
 DUPLICATE_REPLICA = Rule(
     "DUPLICATE_REPLICA", ERROR, "partitions", _PARTITIONS, EVERY,
-    "a partition has no replica, or names one twice",
+    "a partition has no replica, or contains one twice",
 )
 REPLICA_NOT_REGISTERED = Rule(
     "REPLICA_NOT_REGISTERED", ERROR, "members", _PARTITIONS, OWN,
@@ -142,7 +142,7 @@ INACTIVE_IN_ISR = Rule(
 )
 LEADER_EPOCH_WENT_BACK = Rule(
     "LEADER_EPOCH_WENT_BACK", CRITICAL, "partitions", _PARTITIONS, EVERY,
-    "the leader epoch of a partition went back",
+    "the leader epoch of a partition decreased",
 )
 PARTITION_EPOCH_WENT_BACK = Rule(
     "PARTITION_EPOCH_WENT_BACK", CRITICAL, "partitions", _PARTITIONS, EVERY,

@@ -192,7 +192,7 @@ class ReadGate(Generic[R]):
 
     @property
     def next_deadline(self) -> float:
-        """When to call :meth:`expire`."""
+        """Time at which to call :meth:`expire`."""
         return self.deadlines.peekitem(_FIRST)[0][0] if self.deadlines else float("inf")
 
     def admit(
@@ -354,8 +354,8 @@ class ReadGate(Generic[R]):
             )
         if parked.queue == _STRICT and parked.offset <= self._view.applied:
             message = (
-                f"offset {parked.offset} was not acknowledged by all brokers in time; they are at"
-                f" {self._view.known_lao}"
+                f"offset {parked.offset} was not acknowledged by all brokers in time; the lowest"
+                f" acknowledged offset is {self._view.known_lao}"
             )
             return ApiError(ErrorCode.REQUEST_TIMED_OUT, message, field="read.mode")
         return ApiError(

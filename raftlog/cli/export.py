@@ -321,7 +321,7 @@ def _warn(place: Place, summary: ExportSummary, late: str, left_out: int) -> Non
         print_error(f"{late}; so does this export")
     if left_out:
         print_error(
-            f"left out: {counted(left_out, 'record')} at the log end: this log alone does not"
+            f"omitted {counted(left_out, 'record')} at the log end: this log alone does not"
             " prove that they are committed (see --assume-committed)"
         )
     if summary.not_folded:

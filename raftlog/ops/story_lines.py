@@ -284,8 +284,8 @@ def _why(one: Elected, reason: str, lost: list[NodeEvent]) -> str:
         return f"{before} resigned{f' ({said})' if said else ''}"
     if reason == "fetch timeout":
         return (
-            f"{before} had answered no fetch for the fetch timeout: it hung, or the network was "
-            "partitioned"
+            f"{before} had not answered a fetch within the fetch timeout: it hung, or the network"
+            " was partitioned"
         )
     if reason == "another voter asked":
         return f"another voter no longer heard {before}"

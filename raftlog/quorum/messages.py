@@ -358,7 +358,9 @@ def _leader_refusal(
             "leader_id", f"node {leader_id} cannot be the leader of node {node.config.node_id}"
         )
     if epoch < 1:
-        return _invalid("leader_epoch", f"epoch {epoch} never has a leader: the lowest is 1")
+        return _invalid(
+            "leader_epoch", f"epoch {epoch} cannot have a leader: the lowest epoch with one is 1"
+        )
     if epoch < node.epoch:
         return _over("leader_epoch", epoch, node)
     return epoch_refusal(epoch, "leader_epoch")

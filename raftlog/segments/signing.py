@@ -47,7 +47,7 @@ def load_signer(path: Path) -> Signer:
     try:
         key = load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path} contains no PEM private key without a password") from error
+        raise ConfigError(f"{path} contains no unencrypted PEM private key") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(
             f"{path} contains a key that is not Ed25519: make one with openssl genpkey -algorithm"

@@ -488,8 +488,8 @@ def _warnings(
     signed = any(one.how == "signature" for one in witnesses)
     if manifest.origin and not signed:
         yield (
-            f"No node vouches for the bytes, as nodes of {manifest.origin} have no log hash: sign"
-            " the export."
+            f"No node vouches for the bytes, because nodes of {manifest.origin} have no log hash:"
+            " sign the export."
         )
         return
     if not found.end.is_known:

@@ -192,7 +192,9 @@ def lines(imported: Imported) -> list[str]:
             " the time of the previous batch"
         )
     for what, times in imported.unknown.items():
-        found.append(f"{what} is from a newer Kafka ({times} times): kept, without effect")
+        found.append(
+            f"{what} is from a newer Kafka ({times} times): it was kept, but has no effect"
+        )
     return found
 
 

@@ -275,7 +275,7 @@ def frames(data: bytes, *, position: int = 0, at: int = 0) -> Iterator[tuple[int
         if not base_offset and not length and not any(data[position : position + 64]):
             return
         if length < _REST.size or length > MAX_BATCH_BYTES:
-            raise KafkaLogError(f"at byte {at + position}: a batch claims a size of {length} bytes")
+            raise KafkaLogError(f"at byte {at + position}: invalid batch size: {length} bytes")
         if end > len(data):
             return
         yield end, _frame(data[position:end], at + position)

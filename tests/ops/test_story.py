@@ -109,7 +109,7 @@ def test_story_02_hanging_leader_is_replaced_after_the_fetch_timeout() -> None:
     )  # fmt: skip
     line = the(told, "ELECTION")
     # It led no more when it stopped running, whatever it says when it goes on.
-    assert "after 2.12 s without a leader: node 1 had answered no fetch" in line.text
+    assert "after 2.12 s without a leader: node 1 had not answered a fetch" in line.text
     stall = the(told, "LOOP_STALL")
     assert (stall.at_ms, stall.lasted_ms) == (T0 + 58_000, 5_000)
     assert told.lines[0] is stall, "the cause comes first"
@@ -570,7 +570,7 @@ def test_story_tells_elections_from_journals_without_the_log() -> None:
     )
     texts = [line.text for line in told.lines if line.code == "ELECTION"]
     assert texts[0].startswith("node 2 leads epoch 4: the process of the leader had exited")
-    assert "node 2 had answered no fetch" in texts[1]
+    assert "node 2 had not answered a fetch" in texts[1]
 
 
 def test_leader_of_an_unknown_epoch_is_not_guessed() -> None:
