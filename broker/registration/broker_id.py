@@ -92,7 +92,7 @@ class IdSeeker:
 
     @property
     def next_deadline(self) -> float:
-        """When to poll again."""
+        """Time at which to poll again."""
         return NEVER if self.result is not None else min(self._until, self._next_at)
 
     def poll(self, now: float) -> Ask | None:

@@ -208,7 +208,7 @@ class Lifecycle:
 
     @property
     def next_deadline(self) -> float:
-        """When to call ``poll`` again if nothing happens first."""
+        """Time at which to call ``poll`` again if nothing happens first."""
         if self.exit is not None:
             return NEVER
         limit = self._register_until

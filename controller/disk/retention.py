@@ -127,8 +127,8 @@ class Retention:
         self.passed = 0
         """Number of times that the log start has passed an export cursor in this process."""
         self._enough = 0
-        """Number of snapshots when the oldest was first kept for a fetch; 0 while none is kept for
-        one.
+        """Number of snapshots at the time when the oldest was first kept because of a fetch; 0
+        while none is kept for that reason.
         """
 
     def decide(

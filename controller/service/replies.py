@@ -603,7 +603,7 @@ class Refusals:
         self.answer_due()
 
     def answer_due(self) -> None:
-        """Answer the requests that now wait in vain, unless the next turn does that anyway."""
+        """Refuse the requests that can no longer succeed, unless the next turn does that anyway."""
         if self._due:
             return
         begun = self.stopwatch()

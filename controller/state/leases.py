@@ -53,8 +53,8 @@ class LeaseTracker:
             self.keep(lease_id, ttl_ms, now)
 
     def keep(self, lease_id: int, ttl_ms: int, now: float) -> None:
-        """Begin or extend a lease by its whole TTL from now on. Never shortens it [an answer that
-        was decided later has a clock that stood still].
+        """Begin or extend a lease by its whole TTL from now on. Never shortens it, even if a later
+        call has an earlier ``now``.
         """
         due = now + ttl_ms / 1000 - self._extended_s
         old = self._due.get(lease_id)

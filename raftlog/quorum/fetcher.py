@@ -103,7 +103,7 @@ FETCHED = (pb.FetchResponse, pb.FetchSnapshotResponse)
 
 
 class Verdict(Enum):
-    """What a response to a Fetch was good for."""
+    """The result of processing a response to a Fetch."""
 
     ACCEPTED = "processed: from the leader of this epoch"
     NOT_LEADER = "the peer reports that it does not lead"

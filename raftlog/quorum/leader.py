@@ -254,7 +254,7 @@ resigns (KAFKA-15489).
 MORE_WITHIN_S = 0.002
 """How long a proposal waits for the one that follows it, in seconds."""
 MAX_PARKED = 1024
-"""Highest number of parked Fetches; further ones get an empty response at once."""
+"""Maximum number of parked Fetches; further ones get an empty response at once."""
 
 
 class ParkedFetch(msgspec.Struct, eq=False):

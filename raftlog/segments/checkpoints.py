@@ -178,7 +178,7 @@ CHECKPOINT_RECORDS = 50_000
 """Smallest number of records between two checkpoints: half a second of folding."""
 LOG_BYTES_PER_STATE_BYTE = 2
 MAX_CHECKPOINTS = 1024
-"""Highest number of checkpoints in the manifest. Above it, every second one of the older half is
+"""Maximum number of checkpoints in the manifest. Above it, every second one of the older half is
 dropped.
 """
 

@@ -20,7 +20,7 @@ from raftlog.segments.manifest import RAW, Manifest, StateHash
 from raftlog.segments.raw import Headed, batch_bytes, read_headed
 
 CLAIM_BATCHES = 16_384
-"""Highest number of batches between a progress record and the hash in it: a leader has no more in
+"""Maximum number of batches between a progress record and the hash in it: a leader has no more in
 flight.
 """
 

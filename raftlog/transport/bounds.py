@@ -221,7 +221,7 @@ class SendBudget:
 
 
 MAX_LOGGED_REASONS = 64
-"""Highest number of failure reasons remembered as already logged."""
+"""Maximum number of failure reasons remembered as already logged."""
 
 
 class LaneCounts:

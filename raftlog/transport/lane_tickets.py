@@ -231,7 +231,7 @@ class _TicketClient(asyncio.Protocol):
 
 CONFIG_KEY = "lane.port.offset"
 MAX_PENDING_CONNECTIONS = 64
-"""Highest number of connections that have not sent a door yet: all brokers connect to a new leader
+"""Maximum number of connections that have not sent a door yet: all brokers connect to a new leader
 at once.
 """
 RECEIVE_BUFFER_BYTES = 64 << 10
@@ -427,8 +427,8 @@ class PendingConnection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._address = ""
         self._held: tuple[Shares, int] | None = None
-        """Its share of the places for pending connections, or of the bytes for handshakes;
-        or None.
+        """The places for pending connections, or bytes for handshakes, that this connection holds;
+        None if it holds none.
         """
         self._ticket: _Ticket | None = None
         """The ticket whose door the peer has sent, or None."""

@@ -29,7 +29,7 @@ SLICE_BYTES = 256 << 10
 RECORD_EXTRA_BYTES = 22
 """Number of bytes of a record in addition to its content: header, type and tag."""
 EMPTY_MAX_BYTES = 48 << 10
-"""Highest number of bytes without content that a peer may send during the life of a lane: the
+"""Maximum number of bytes without content that a peer may send during the life of a lane: the
 beginning of a partially received record, sessions to resume, and a thousand key updates of 16 us
 each. raftlog itself never updates keys.
 """
@@ -155,7 +155,7 @@ class TlsTransport(asyncio.Protocol):
         return True
 
     def _shaken(self, step: asyncio.Future[bool]) -> None:
-        """Process the end of a step."""
+        """Process the end of a step of the handshake."""
         self._step = None
         error = None if step.cancelled() else step.exception()
         if error is not None and self._failure is None:

@@ -350,8 +350,8 @@ class Routes:
         """Return host:port and the source of credentials for host:port, ``NAME://host:port``, or
         several of these (``endpoints_text``).
 
-        If no listener is preferred, the first one is dialed like an address without a name, unless
-        it is the only one and its name is known.
+        If none of the listeners is preferred, the first one is dialed, with the credentials for an
+        address without a name, or with its own if it is the only one and its name is known.
         """
         if "://" not in address:
             return address, self._by_name[""]

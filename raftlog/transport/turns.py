@@ -20,7 +20,7 @@ PAUSE_MAX_S = 1.0
 MEETING_S = 0.001
 """Seconds that costly work waits while new calls arrive; repeated up to MEETINGS times."""
 MEETINGS = 64
-"""Highest number of consecutive MEETING_S pauses."""
+"""Maximum number of consecutive MEETING_S pauses."""
 WORTH_MEETING_S = 0.001
 """CPU seconds below which work delays no caller."""
 SHORT = 1 / 8

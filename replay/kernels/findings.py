@@ -175,7 +175,7 @@ class Judged:
 
     @cached_property
     def unproposed_members(self) -> tuple[Ints, Ints]:
-        """These brokers: the row and the broker's bit."""
+        """The brokers that entered an ISR without a proposal: the row, and the broker's bit."""
         steps, lists = self.steps, self.lists
         rows = np.flatnonzero(steps.real & (steps.isr != self.isr_before))
         isr, before, said = steps.isr[rows], self.isr_before[rows], steps.proposed_isr[rows]

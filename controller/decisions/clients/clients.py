@@ -41,8 +41,8 @@ CLOSED_BY_OWNER, IDLE, TOO_MANY = (
 def find_result(
     view: ImageView, identity: common_pb2.ClientIdentity, generation: int
 ) -> ClientResult | None:
-    """Return the result of the write that ``identity`` names, or None if it was not executed, and
-    may be.
+    """Return the result of the write that ``identity`` names, or None if it was not executed and
+    may be executed now.
 
     Raises INCONSISTENT_GENERATION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST, DUPLICATE_SEQUENCE_NUMBER
     for a number that the client has declared done, and OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond

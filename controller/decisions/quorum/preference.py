@@ -19,7 +19,7 @@ from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 STEADY_S = 10.0
 """Time in seconds for which a preferred voter must be caught up before it leads."""
 STEADY_MAX_S = 1800.0
-"""Longest such time, in seconds, after losses."""
+"""Upper bound of that time, in seconds, after lost leaderships."""
 WINDOW_S = 3600.0
 """Time in seconds for which a loss counts."""
 MAX_LOSSES = 64

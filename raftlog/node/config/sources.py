@@ -77,8 +77,8 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def read_file(path: Path, mistakes: list[str]) -> dict[str, Given]:
-    """Return the values in a TOML file; a key in two forms is a mistake. Raises ConfigError if the
-    file cannot be read.
+    """Return the values in a TOML file. Adds to ``mistakes`` each key that occurs in two forms.
+    Raises ConfigError if the file cannot be read.
     """
     given: dict[str, Given] = {}
     try:

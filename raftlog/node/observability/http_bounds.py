@@ -26,7 +26,7 @@ SEND_BUFFER_BYTES = 128 << 10
 reading is noticed.
 """
 MAX_LOGGED_KINDS = 64
-"""Highest number of internal errors that are logged with a traceback, each once."""
+"""Maximum number of internal errors that are logged with a traceback, each once."""
 
 Complain = Callable[[str, str], None]
 """Function that counts a violation by a peer: its address, and the violation."""

@@ -275,7 +275,7 @@ def _events(path: Path) -> Iterator[NodeEvent]:
 log = get_logger(__name__)
 
 KEPT_EVENTS = 10_000
-"""Highest number of events in memory."""
+"""Maximum number of events in memory."""
 QUEUE_EVENTS = 1_000
 TEXT_MAX_CHARS = 500
 SAME_MS = 60_000

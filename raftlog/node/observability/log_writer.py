@@ -23,7 +23,7 @@ LATER_S = 0.02
 it done.
 """
 WAITING_LINES_MAX = 10_000
-"""Highest number of queued lines: if the reader of the log hangs, lines are dropped, and the node
+"""Maximum number of queued lines: if the reader of the log hangs, lines are dropped, and the node
 continues.
 """
 FLUSH_S = 1.0

@@ -28,7 +28,7 @@ from raftlog.wire.node.v1 import node_pb2 as pb
 
 LOG_LINES = 500
 EVENTS_MAX = 1_000
-"""Highest number of events in one response."""
+"""Maximum number of events in one response."""
 _SECRET = re.compile(r"password|secret|credential|token$", re.IGNORECASE)
 
 MayCall = Callable[[str, Any, Caller], None]

@@ -36,10 +36,10 @@ DESCRIBE = -1
 """Section number in a request for the description."""
 NAMED_MAX = 8
 SNAPSHOTS_MAX = 64
-"""Highest number of snapshots in a controller's description."""
+"""Maximum number of snapshots in a controller's description."""
 SNAPSHOT_MAX_BYTES = 1 << 40
 SPANS_MAX = 1_024
-"""Highest number of spans, and of sections, in the description of a damaged log."""
+"""Maximum number of spans, and of sections, in the description of a damaged log."""
 OWN = ""
 """Source name for the intact parts of the damaged log itself."""
 
@@ -381,8 +381,9 @@ class Mending:
     async def run(self, go_on: Callable[[str], Awaitable[bool]]) -> bool:
         """Repeat rounds until nothing is missing; then return True.
 
-        After each round in vain ``go_on`` is called with a text about the missing data, and waits;
-        if it returns False, so does this method.
+        After each round that leaves data missing, ``go_on`` is called with a text about that data.
+        It waits before the next round, or returns False to end this method, which then returns
+        False.
         """
         while lacks := await self._round():
             if not await go_on(lacks):

@@ -140,7 +140,7 @@ def cut(chunk: bytes, offset: int, until: int, max_bytes: int) -> bytes:
 
 READ_BYTES = 1 << 20
 PROOF_MAX_BYTES = 16 << 20
-"""Highest number of bytes that are read from records about to be dropped."""
+"""Maximum number of bytes that are read from records about to be dropped."""
 
 
 class LocalLog:

@@ -235,7 +235,7 @@ PROBE_AGAIN_MIN_S, PROBE_AGAIN_MAX_S = 0.002, 0.02
 ELSEWHERE_AFTER_S = 1.0
 """Time for which an address is tried before another address of the peer, in seconds."""
 PROBES_MAX = 50
-"""Highest number of probes of a dying process.
+"""Maximum number of probes of a dying process.
 
 After its streams have broken it still accepts connections for some milliseconds, until the kernel
 closes its listening socket: so the first probe is not conclusive. The second follows soon, as there

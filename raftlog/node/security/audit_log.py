@@ -62,8 +62,8 @@ class AuditLog:
         """Source of the last plain event."""
         self._touched: tuple[Touched, ...] = ()
         self._head = self._between = self._tail = b""
-        """Its encoded line: the part before the resources, the part between the time and the
-        offset, and the part after the resources.
+        """Encoded line of that event: the part before the resources, the part between the time and
+        the offset, and the part after the resources.
         """
         self._tokens, self._refilled_at = float(REFUSALS_BURST), clock()
         self._left_out = 0

@@ -150,7 +150,7 @@ class RecoveredPartition:
     epochs: tuple[tuple[int, int], ...]
     """The epoch index of the whole log: (leader epoch, first offset), ascending."""
     runs: LogRuns = field(default_factory=LogRuns)
-    """Age and size of its parts."""
+    """Age and size of the parts of the log."""
 
 
 class PartitionStore(Protocol):
