@@ -648,9 +648,9 @@ class Decider:
         metadata fetch.
 
         A fetch renews no session while heartbeats are enabled: the broker fences itself by its
-        heartbeats alone, and the controller must use no other evidence [fetches pass, heartbeats do
-        not: the broker serves nothing, and stays leader]. A fetch is still a sign of life: the id
-        of a broker that fetches is not assigned to another.
+        heartbeats alone, and the controller must use no other evidence (if only its fetches got
+        through, the broker would serve nothing and yet remain leader). A fetch is still a sign of
+        life: the id of a broker that fetches is not assigned to another.
         """
         if heartbeats_off(self.state):
             self.heard(broker_id, broker_epoch, now)

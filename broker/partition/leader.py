@@ -76,8 +76,7 @@ def start_to_keep(
 
     A record is kept if it is younger than the retention time, or if the log without it would be
     smaller than the retention size. No batch is younger than one after it, whatever its own
-    timestamp [time was years ahead and came back: what was written meanwhile, and all after it,
-    would stay for years].
+    timestamp (otherwise, after a clock that was years ahead, records would stay for years).
     """
     size = runs.size
     stamps = [run.last_timestamp_ms for run in runs.runs]

@@ -328,9 +328,9 @@ class Partitions:
     def replica_logs(self) -> list[ReplicaLogReport]:
         """Return a heartbeat's reports on the leaderless partitions.
 
-        These are the unreported ones if any, else some of the others again [the controller has
-        changed, or did not know the state in which they were reported]. Only complete durable logs
-        of the current registration are reported.
+        These are the unreported ones if any, else some of the others again (the controller may have
+        changed, or may not have known the state in which they were reported). Only complete durable
+        logs of the current registration are reported.
         """
         host = self._host
         again = islice(host.leaderless, REPORTED_AGAIN_MAX)

@@ -295,9 +295,9 @@ class Lifecycle:
         """Process the reply to a registration, which is committed under this broker epoch.
 
         ``heartbeats``: whether they are enabled; the broker's own image decides once it shows this
-        registration, even if it was ahead of this reply [they are enabled while the reply is on its
-        way, no further record is written, and the broker sends nothing until it is fenced].
-        ``metadata_offset``: offset up to which the controller had decided by then [a later
+        registration, even if it was ahead of this reply (if they are enabled while the reply is on
+        its way, and no further record is written, the broker would send nothing until it is
+        fenced). ``metadata_offset``: offset up to which the controller had decided by then [a later
         generation of the log may begin with this very registration: an image of its beginning would
         give the broker partition roles of long ago, and delete the partitions created since].
         ``generation``: generation of the log that has the registration, which descends from
@@ -445,9 +445,9 @@ class Lifecycle:
         """Determine from the broker's own image whether its registration is unfenced, and still the
         current one.
 
-        The broker registers again only if this very process made the current registration [two live
-        processes with one id would replace each other for ever]. An image that has not reached the
-        registration, or belongs to another log, does not count.
+        The broker registers again only if this very process made the current registration
+        (otherwise two live processes with one id would replace each other for ever). An image that
+        has not reached the registration, or belongs to another log, does not count.
         """
         current = self._registration
         shown = (

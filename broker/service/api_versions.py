@@ -2,10 +2,10 @@
 cluster has finalized.
 
 A broker *offers* by its image at the LAO it received, and *accepts* by its newest one. So when it
-offers what a new level brings, every unfenced broker has applied that level and accepts it [A has
-applied the level and offers by it, its client asks B next, which has not: B refuses]. When the
-levels at LAO change, the broker announces that on each connection, and closes it after a while:
-clients make new ones (KIP-778).
+offers what a new level brings, every unfenced broker has applied that level and accepts it
+(otherwise broker A could offer a level to a client whose next request goes to broker B, which has
+not applied the level and refuses). When the levels at LAO change, the broker announces that on each
+connection, and closes it after a while: clients make new ones (KIP-778).
 """
 
 from __future__ import annotations

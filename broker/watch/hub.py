@@ -364,8 +364,8 @@ class WatchHub:
         """End all watches, each with the last token, if any, from which it can continue elsewhere.
 
         ``resumable``: False if the log was replaced, so that no position in the previous one is
-        valid [it would be named with the new generation, and accepted by every broker: a client
-        that continues from the last token it received gets half of one log, and half of the other].
+        valid (such a position would be sent with the new generation and accepted by every broker,
+        and the client would get half of one log and half of the other).
         """
         self._deliveries.clear()
         return [

@@ -117,8 +117,8 @@ def _check_configs(request: rpc.ApplyPlanRequest, expected: set[str]) -> None:
     """Raise INVALID_REQUEST unless each config change states the expected value and its topic is in
     ``expected_topics``.
 
-    The plan must not create or delete that topic. [The topic was deleted, and another one with its
-    name has the same configs.]
+    The plan must not create or delete that topic. (A new topic with the same name may have the same
+    configs.)
     """
     conflicts = dict.fromkeys((one.name for one in request.create_topics), "is created by the plan")
     conflicts |= dict.fromkeys(request.delete_topics, "is deleted by the plan")

@@ -64,8 +64,8 @@ def next_start(
     nothing.
 
     Older snapshots are then deleted with the log below it. ``held``: ascending. ``now_ms``: quorum
-    time, not this node's clock alone [it is years ahead, and all history is deleted]. The newest
-    snapshot always stays.
+    time, not this node's clock alone: if that were years ahead, all history would be deleted. The
+    newest snapshot always stays.
     """
     if len(held) < 2:
         return None

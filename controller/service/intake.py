@@ -2,8 +2,8 @@
 a deadline for each request. Nothing is decided here.
 
 Connections take turns, so that one that sends ten thousand requests delays only itself. Heartbeats
-are decided before all other requests and have their own bound [behind a backlog that is longer than
-``broker.fencing.timeout.ms`` no broker would get an answer in time, and each would fence itself].
+are decided before all other requests and have their own bound (behind a backlog longer than
+``broker.fencing.timeout.ms`` no broker would get an answer in time, and each would fence itself).
 Heartbeats that change nothing are gathered for a moment: many are decided in one turn, and their
 answers wait for one read-index round.
 

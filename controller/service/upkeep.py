@@ -432,8 +432,8 @@ class Joining:
 
 TICK_S = 0.1
 GAP_S = 0.1
-"""Pause of the event loop, in seconds, above which all sessions are extended: it misses heartbeats
-meanwhile [a stopped process, garbage collection, swap].
+"""Pause of the event loop, in seconds, above which all sessions are extended: during the pause (a
+stopped process, garbage collection, swapping) heartbeats are missed.
 """
 
 

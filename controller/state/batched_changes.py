@@ -15,8 +15,8 @@ broker takes a role from this state,
 
 * all brokers are fenced: a live one reports and is unfenced as after a restart. ISRs stay as they
   are, and no partition has a leader: the ISR names the brokers whose disks are believed to be in
-  sync; which of them still exist is unknown [if registrations removed brokers from the ISRs as
-  usual, the last member might be one that never returns];
+  sync; which of them still exist is unknown (if registrations removed brokers from the ISRs as
+  usual, the last member might be one that never returns);
 * leader epochs are raised into this generation's range, so that no record of an earlier generation
   can have the same (offset, leader epoch).
 
@@ -252,9 +252,9 @@ class EpochFloor:
         return bool(self.first and (self._below is None or self._below))
 
     def must_delay(self, records: Sequence[Record], view: ImageView) -> bool:
-        """Return whether a request's records must wait until all epochs are raised [a reassignment
-        is cancelled first: its partition gets the next epoch of the earlier history, which may have
-        had another leader in that epoch].
+        """Return whether a request's records must wait until all epochs are raised (a reassignment
+        that is cancelled before would give its partition the next epoch of the earlier history,
+        which may have had another leader in that epoch).
         """
         return self.is_due(view) and any(one.type == RecordType.PARTITION_CHANGE for one in records)
 
@@ -319,8 +319,8 @@ class EpochFloor:
 def _raised(partition: Partition, leader_epoch: int) -> pb.PartitionChangeRecord:
     """Return the record that raises a partition's leader epoch.
 
-    It leaves the partition without a leader, and with no eligible replica outside the ISR [the lost
-    part of the history may have continued without them].
+    It leaves the partition without a leader, and with no eligible replica outside the ISR (the lost
+    part of the history may have continued without them).
     """
     change = pb.PartitionChangeRecord(
         partition_id=partition.index,

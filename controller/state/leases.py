@@ -126,8 +126,8 @@ class ReadLeases:
         """Record that a process has registered with this controller, so it holds no lease from an
         earlier one.
 
-        A lease belongs to one registration [so fencing a killed broker of a new cluster need not
-        wait, unlike one whose registration this controller has found in the log].
+        A lease belongs to one registration, so fencing a killed broker of a new cluster need not
+        wait, unlike one whose registration this controller has found in the log.
         """
         self._registered.add(broker_id)
 

@@ -40,8 +40,8 @@ from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import Image
 
 LOOP_GAP_TOLERATED_S = 0.1
-"""Longest pause of the controller's own event loop, in seconds, for which sessions are not extended
-[a garbage collection, swapping].
+"""Longest pause of the controller's own event loop, in seconds, for which sessions are not
+extended; pauses are due to garbage collection or swapping.
 """
 
 

@@ -78,8 +78,7 @@ def parse_when_ms(text: str, now_ms: Callable[[], int]) -> int:
 
 def export_time_ms(text: str | None, export: str) -> int | None:
     """Parse the value of --at-time; a time of day is on the last day of the export. Raises
-    BadParameter, also for an empty value [an unset variable in a script would otherwise mean the
-    end].
+    BadParameter, also for an empty value: an unset variable in a script must not mean the end.
     """
     if text is None:
         return None
@@ -119,7 +118,7 @@ class Period:
         Raises BadParameter.
 
         ``now_ms`` returns the time by the clock that stamps the log and the journals, never the
-        local one [a reader whose clock is slow would miss the last seconds]. Called only if needed.
+        local one, which may be slow: the last seconds would then be missing. Called only if needed.
         """
         last_ms = parse_when_ms(self.end, now_ms) if self.end else FOR_EVER_MS
         span = self.since or self.default

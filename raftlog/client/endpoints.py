@@ -16,8 +16,7 @@ from raftlog.transport.links import Backoff
 def with_reasons(failures: Mapping[str, str]) -> str:
     """Return ``a:1 and b:1 (Connection refused), c:1`` from reasons by address.
 
-    Each reason appears once [those of three controllers filled a screen, three times for each
-    broker].
+    Each reason appears once (repeated reasons would fill a screen).
     """
     by: dict[str, list[str]] = defaultdict(list)
     for address, reason in failures.items():

@@ -331,8 +331,8 @@ class LogReader:
         """Send the request to the current target. Return None if another node must be tried, after
         any pause that is due.
 
-        A silent node does not use up the others' time. [Two of three nodes hang: with a second for
-        each, a reader that has two seconds would never try the third.]
+        A silent node does not use up the others' time: if two of three nodes hang, a reader with
+        two seconds still tries the third.
         """
         left_s = deadline - self._loop.time()
         address = self._endpoints.target

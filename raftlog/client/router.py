@@ -83,8 +83,8 @@ class RoutedCall(msgspec.Struct, eq=False):
     def _end_refused(self) -> None:
         """End the call with the last refusal, unless that names a server that could not be reached.
 
-        [The leader was out of descriptors, and the only message was that another node did not
-        lead.]
+        Otherwise, if the leader were out of descriptors, the only message would be that another
+        node does not lead.
         """
         refusal, unreached = self.router.refusal(self.last), self.router.unreached
         if refusal is not None and refusal.definite and refusal.hint and unreached:
@@ -338,8 +338,8 @@ class Router(ABC):
     def silent(self, route: Route) -> None:
         """Leave a route on which a call timed out: the next call tries another server.
 
-        A link that has never received a message is not used again. [One of several connections to a
-        server is dead, and nothing closes it: every call that returned to it would time out.]
+        A link that has never received a message is not used again: it may be dead without being
+        closed, and every call on it would time out.
         """
         current = self._is_current(route)
         if route.silent:

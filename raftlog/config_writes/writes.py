@@ -18,8 +18,8 @@ MAX_REQUESTS, MAX_BYTES = 128, 64 << 10
 take turns by group.
 """
 MAX_CHANGES = 1_024
-"""Maximum number of changes in a grouped request. [A request of 4 MB has 400,000: splitting and
-reassembling it, only to refuse it, takes a second.]
+"""Maximum number of changes in a grouped request. A request of 4 MB can have 400,000; splitting and
+reassembling it, only to refuse it, would take a second.
 """
 KIND = "incremental_alter_configs"
 """Name of the body of each request in a group."""

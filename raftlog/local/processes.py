@@ -142,8 +142,7 @@ class Daemons:
 
     def tail(self, name: str, lines: int = 10) -> str:
         """Return the end of a process's log; for a process started by this object, only its own
-        output [otherwise its predecessor's last lines appeared above the reason why it did not
-        start].
+        output, not its predecessor's last lines.
         """
         try:
             said = self.log_path(name).read_bytes()[self._begins.get(name, 0) :]

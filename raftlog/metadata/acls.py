@@ -4,10 +4,9 @@ the index of one image's entries, for verdicts.
 The numbers are Kafka's; from 100 upwards they are resource types that Kafka does not have.
 
 The index is part of the image, and derived from its entries. Verdicts are cached only in the index
-that made them, so none outlives a change [an entry is removed, which every broker has acknowledged,
-but an older cached verdict still admits its principal]. The cost of a look-up does not depend on
-the number of entries: two keys, and for prefixes a walk down a trie that ends at the first letter
-with which no prefix continues.
+that made them, so none outlives a change: a removed entry must not continue to admit its principal.
+The cost of a look-up does not depend on the number of entries: two keys, and for prefixes a walk
+down a trie that ends at the first letter with which no prefix continues.
 """
 
 from __future__ import annotations

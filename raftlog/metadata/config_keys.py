@@ -101,7 +101,7 @@ _OF_ONE_BROKER = frozenset(
     {"cordoned", "follower.replication.throttled.rate", "leader.replication.throttled.rate"}
 )
 """Keys that take effect on a single broker. The others are defaults for topics, the same for all
-brokers [otherwise brokers would disagree about which partitions have too few in-sync replicas].
+brokers: brokers must not disagree about which partitions have too few in-sync replicas.
 """
 
 

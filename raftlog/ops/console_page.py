@@ -328,8 +328,8 @@ class RecentChanges:
         """Add a row for a record, merged with an earlier row if both are one change.
 
         The partitions of a new topic are merged into the topic's row, and simultaneous changes to
-        partitions into one row [a fenced broker changes hundreds, which displaced the changes made
-        by people]. So are repeated puts of a key by a program.
+        partitions into one row (a fenced broker changes hundreds, which would displace the changes
+        made by people). So are repeated puts of a key by a program.
         """
         last = self._kept[-1] if self._kept else None
         if last is not None and _goes_with(last, header, data):

@@ -3,10 +3,10 @@ differences between two states, and as the plan that makes a cluster match a fil
 
 A file states what must exist. Entities that it does not name stay unchanged: a topic, an entry or a
 key is deleted only if the file has ``absent: true``, and a config is reset only if it is listed
-under ``reset`` [a tool that deletes what its file does not name would delete every other team's
-topics at its first run]. The parser treats all scalars in the file as text: ``no``, ``010`` and
-``1_000`` are config values like any other. A duplicate key is an error. Keys that belong to a lease
-are not declared state: their holder puts and deletes them.
+under ``reset`` (a tool that deleted what its file does not name would delete every other team's
+topics). The parser treats all scalars in the file as text: ``no``, ``010`` and ``1_000`` are config
+values like any other. A duplicate key is an error. Keys that belong to a lease are not declared
+state: their holder puts and deletes them.
 """
 
 from __future__ import annotations
@@ -506,8 +506,8 @@ def _topic_wanted(name: str, present: Topic, want: Topic, problems: list[str]) -
 def plan_id(plan: Plan, cluster_id: str, generation: int) -> str:
     """Return a short id of exactly these changes, covering both the present and the new values.
 
-    Slow on purpose: the id is printed, and the values of keys may be guessable secrets [the hash of
-    a short value can be found by search].
+    Slow on purpose: the id is printed, and the values of keys may be guessable secrets (the hash of
+    a short value can be found by search).
     """
     found = [[one.kind, one.name, one.before, one.after] for one in plan.changes]
     # Includes the offset of each existing key, which changes if the key is put again.

@@ -127,8 +127,8 @@ def drain_plan(
 ) -> MovePlan:
     """Return the moves after which these brokers have no replica, and none is moving to them.
 
-    A move in progress to a broker that can no longer take the replica gets a new target [otherwise
-    it would wait for that broker forever].
+    A move in progress to a broker that can no longer take the replica gets a new target instead of
+    waiting for that broker forever.
     """
     room = _Room(image, low_on_space, broker_ids)
     moves, stuck, under_way = [], [], 0

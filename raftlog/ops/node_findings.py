@@ -263,8 +263,8 @@ _BY_CAUSE: dict[int, tuple[str, str]] = {
         "raftlog brokers list",
     ),
 }
-"""Remedy and next command by cause. No command removes anything [operators in a hurry copy
-commands].
+"""Remedy and next command by cause. No command removes anything, because operators in a hurry copy
+commands.
 """
 SESSION_TIMEOUT_MS = Settings.broker_session_timeout_ms
 """Session timeout of a leader that does not report its own."""

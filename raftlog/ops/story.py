@@ -73,8 +73,8 @@ def _without_doubles(lines: list[Line], to_ms: int) -> list[Line]:
 
 def _is_told(line: Line, lines: list[Line], to_ms: int) -> bool:
     """Return whether other lines explain that brokers reached no controller: the fencing of the
-    only broker, or outages covering more than half of the time [controllers that start a minute
-    later briefly know no leader, too].
+    only broker, or outages covering more than half of the time (controllers that start a minute
+    later also know no leader briefly).
     """
     alone_ms = _both_ms(line, line, to_ms)
     if any(

@@ -92,7 +92,7 @@ def spans(timeline: Timeline, opens: Kind, closes: Iterable[Kind], subject: str 
     A span is closed only by the node that opened it: by an event in ``closes`` with the same
     ``subject`` (a detail), or by the node's own start or stop. If the node's journal omitted
     events, the closing event may be among them: the span then has no known length, and is dropped
-    [the story reports the gap as missing].
+    (the story reports the missing events).
     """
     closing = frozenset(closes)
     open_: dict[tuple[str, int, int], NodeEvent] = {}
@@ -235,8 +235,8 @@ def _outage(group: list[Span]) -> Line:
 def _since(earlier: Elected | None) -> Elected:
     """Return the previous election, or a very old one if none is known.
 
-    Earlier events of its leader ended another leadership [a node that led, was restarted, led again
-    and transferred the leadership seemed to have been without a leader all that time].
+    Earlier events of its leader ended another leadership (otherwise, if a node led, was restarted
+    and led again, there would seem to have been no leader all that time).
     """
     return Elected(0, -1, -1, -1) if earlier is None else earlier
 
@@ -249,7 +249,7 @@ def _begun_ms(
     It is known if the old leader resigned, stopped, hung, or was missed. Otherwise it is that
     leader's last write, until which it certainly led. ``since_ms``: time of the previous election.
     Earlier events of that leader do not count, nor does its report after its successor's election
-    [a leader that hung notices that only when it continues].
+    (a leader that hung reports the loss only once it continues).
     """
 
     def belongs(at_ms: int) -> bool:

@@ -147,7 +147,7 @@ class Seam:
 
     Two logs of one generation can differ after a node's directory was restored from an older copy.
     So the last batch of the export is compared with the source's, at the start and after each new
-    connection [a log is only ever replaced while its process is stopped].
+    connection (a log is replaced only while its process is stopped).
     """
 
     def __init__(self, source: ChunkSource, writer: ExportWriter, place: Place) -> None:

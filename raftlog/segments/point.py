@@ -3,9 +3,9 @@
 Controllers report the hash of their state at some offsets (``state_hashes`` of the manifest). The
 fold must match the reports at the two offsets around the point: the one at or before it confirms
 the state there, and the one at or after it confirms the bytes in between. Log hashes are compared
-at the same offsets. The fold starts from a checkpoint that is followed by a matching offset [a
+at the same offsets. The fold starts from a checkpoint that is followed by a matching offset (a
 forged checkpoint whose entities are all rewritten before the next recorded offset would have the
-right hash there], or otherwise at the beginning of the log.
+right hash there), or otherwise at the beginning of the log.
 """
 
 from __future__ import annotations

@@ -248,8 +248,8 @@ def reading(place: Place, segment: Segment) -> Iterator[None]:
 def says_content(error: Exception) -> bool:
     """Return whether an Arrow error is about a file's contents, and not about reading it.
 
-    For some contents Arrow raises plain OSErrors, too [a footer that can be parsed but makes no
-    sense]: they have no errno, unlike those of an operating system.
+    For some contents Arrow raises plain OSErrors, too (for example for a footer that can be parsed
+    but makes no sense): they have no errno, unlike those of an operating system.
     """
     return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
 

@@ -310,8 +310,8 @@ other types.
 def _rfc2253(subject: x509.Name) -> str:
     """Return a distinguished name in the notation of gRPC's TLS library.
 
-    Raises ValueError for a name that gRPC may write differently [a CA signs a name that this node
-    reads as another principal].
+    Raises ValueError for a name that gRPC may write differently (a CA could otherwise sign a name
+    that this node reads as another principal).
     """
     return ",".join(
         "+".join(
@@ -340,9 +340,9 @@ def _escaped(attribute: x509.NameAttribute[Any]) -> str:
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
     r"""Return the names that an access rule compares; none if one of them is ambiguous.
 
-    gRPC's own names are not used: gRPC truncates a name at its first NUL [a CA signs
-    ``node-4\0.example`` for its owner, who is then node 4], and uses the first of several common
-    names. Raises the parser's errors for other malformed certificates.
+    gRPC's own names are not used: gRPC truncates a name at its first NUL (a CA may
+    sign ``node-4\0.example`` for its owner, who would then be node 4), and uses the first of
+    several common names. Raises the parser's errors for other malformed certificates.
     """
     from cryptography import x509
     from cryptography.x509.oid import NameOID

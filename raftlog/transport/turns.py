@@ -90,8 +90,8 @@ class Turns:
     def busy(self) -> bool:
         """True if a newcomer must wait, because the time is used up or others already wait.
 
-        A waiter that was given its turn counts as waiting until it starts [it was the only one, a
-        newcomer used up the turn before it, and both were processed in one iteration of the loop].
+        A waiter that was given its turn counts as waiting until it starts (otherwise a newcomer
+        could use up a turn just before it, and both would run in one iteration of the loop).
         """
         return self._left_s <= 0 or self._waiting.length > 0 or self._called
 
@@ -196,9 +196,9 @@ class Turns:
     def _meets_newcomers(self, took_s: float) -> bool:
         """Delay the next turn while new calls arrive.
 
-        gRPC delivers one call per iteration of the loop, and each share works in each iteration [a
-        hundred costly calls on one connection, and as many on streams: a later call is accepted
-        after a hundred turns of both, which takes two seconds].
+        gRPC delivers one call per iteration of the loop, and each share works in each iteration
+        (otherwise, with a hundred costly calls on one connection and as many on streams, a later
+        call would wait for a hundred turns of both: two seconds).
         """
         met, self._met = self._met, self._newcomers.count
         if (

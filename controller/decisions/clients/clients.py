@@ -139,8 +139,8 @@ class ClientExpiry:
     clients of the principal that has most.
 
     Idle time is log time, limited to the time that has passed by the monotonic clock since this
-    controller began [the only controller's clock is ten years ahead for minutes, or there was no
-    write for a week: with the next write all clients are idle at once].
+    controller began (otherwise all clients would become idle at once after a clock jump, or at the
+    first write after a quiet week).
     """
 
     def __init__(self, settings: ControllerSettings, now: float) -> None:

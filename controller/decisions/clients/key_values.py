@@ -180,8 +180,8 @@ def _check_fields(one: rpc.KeyValueAlteration, field: str) -> None:
 
 def _check_generation(one: rpc.KeyValueAlteration, generation: int, field: str) -> None:
     """Raise INVALID_UPDATE_VERSION if the expected offset belongs to another log, as a recovery or
-    restore reuses offsets [the condition of a lost lock would hold for another lock with the same
-    key and offset].
+    restore reuses offsets (the condition of a lost lock could otherwise hold for a later lock with
+    the same key and offset).
     """
     if one.HasField("expected_generation") and one.expected_generation != generation:
         raise refuse(

@@ -78,8 +78,8 @@ class LeaderPreference:
         """Record the end of a transfer.
 
         A failed one counts as a loss: writes stood still for it. After a success the next epoch is
-        the successor's [it is lost before this node has heard of it, and no loss would be
-        recorded].
+        the successor's (it may be lost before this node has heard of it, and the loss would not be
+        recorded).
         """
         self._sightings = Sightings()
         if succeeded:

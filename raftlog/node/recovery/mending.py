@@ -9,8 +9,8 @@ they are equal below it (log matching, Raft section 5.3). So a log is determined
 * If a record of an epoch is certain, every batch of this epoch below it is.
 * If a batch of a *section* is certain, all of the section below it is. A section is a set of
   batches that a log had at one time. A hole in a write-ahead log may have been a truncation, so it
-  separates the batches before it from those after it [otherwise a truncated batch might be restored
-  in place of the one that was acknowledged later].
+  separates the batches before it from those after it (otherwise a truncated batch might be restored
+  in place of the one that was acknowledged later).
 
 Uncertain batches are not used, and batches that no controller has are waited for.
 

@@ -18,8 +18,8 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 class FetchAddresses:
     """Addresses from which replicas fetch: one entry per live link.
 
-    Other nodes know no address of a node that is not a voter [if two nodes had one id, the second
-    one could not be located].
+    Other nodes know no address of a node that is not a voter (without this record, a second node
+    with the same id could not be located).
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class FetchAddresses:
 
     def others(self, link: Link, replica_id: int, directory_id: str, nonce: int) -> bool:
         """Return whether this replica also fetches on another link, with a start that is not known
-        to be this one [an observer that becomes a voter opens another link].
+        to be this one (an observer that becomes a voter opens another link).
         """
         return any(
             one is not link and fetching == (replica_id, directory_id) and start != nonce

@@ -251,8 +251,8 @@ _REFUSALS = {
     int(ErrorCode.INVALID_VOTER_KEY): "it runs with another data directory than the voter that this"
     " node knows, so it does not vote (INVALID_VOTER_KEY)",
 }
-"""Errors whose sender does not count as reached [a node of another cluster, and a voter whose disk
-was replaced, each reported that 3 of 3 voters could be reached, which is enough for an election].
+"""Errors whose sender does not count as reached (otherwise a node of another cluster, or a voter
+whose disk was replaced, would report that enough voters for an election can be reached).
 """
 
 
@@ -544,8 +544,8 @@ class Peer:
         """True if the node at the dialed address is known to be this peer, from the voter set or
         from its own response.
 
-        [Another node, at an address in the configuration, answered that it did not lead, and was
-        mistaken for the leader, which did.]
+        Otherwise another node at a configured address, which answers that it does not lead, could
+        be mistaken for the leader.
         """
         return self.address in (self.endpoint, self._proven)
 

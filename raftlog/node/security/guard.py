@@ -109,9 +109,8 @@ class LogReaders:
     def check(self, method: str, message: Any, asker: Asker) -> None:
         """Raise ApiError if the sender lacks the permission.
 
-        An unknown image is not the same as an empty one [after the start of a controller with
-        ``allow.everyone.if.no.acl.found``, every peer could read the log until the image was
-        built].
+        An unknown image is not the same as an empty one (with ``allow.everyone.if.no.acl.found``,
+        every peer could otherwise read the log until a starting controller has built its image).
         """
         image, authorization = self.image(), self.authorization
         if image is None:
@@ -133,8 +132,8 @@ class Duties(NamedTuple):
     quotas: Quotas | None = None
     accepts_nodes: bool = True
     """True if nodes connect to this listener. On a listener for clients no peer is a node, whatever
-    its certificate says [the clients' authority may issue a client certificate with the name of a
-    node].
+    its certificate says (the clients' authority may issue a client certificate with the name of a
+    node).
     """
     is_broker: Callable[[int], bool] | None = None
     """Function that returns whether a node is a broker and not a voter: such a node may neither
@@ -313,7 +312,7 @@ class Guard:
         """Answer a refused message, bypassing the audit.
 
         The handler has not received the message, whose correlation id may be that of a request in
-        progress [the audit log then reported that request as refused].
+        progress (the audit log must not report that request as refused).
         """
         inner = link.inner if isinstance(link, AuditedLink) else link
         with suppress(LinkClosedError):

@@ -121,8 +121,8 @@ class RequestKind(NamedTuple):
     Removing a voter is the remedy if its disk cannot be enlarged. A heartbeat writes at most one
     record then, which fences its broker, as the controller's own fencing does; no broker is
     unfenced while there is no space. It must not be refused: its arrival renews the session, and
-    the broker treats an error as no contact and fences itself [a broker in controlled shutdown
-    served nothing, yet led as long as there was no space].
+    the broker treats an error as no contact and fences itself (a broker in controlled shutdown
+    would otherwise serve nothing and yet continue to lead).
     """
     brings_work: bool = False
     """True if its records alone may create work for the controller's background tasks."""

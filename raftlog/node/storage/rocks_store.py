@@ -32,8 +32,8 @@ SLOW_PENALTY_S, SLOW_PENALTY_MAX_S = 0.5, 10.0
 """Seconds after a slow call during which no call runs on the event loop; doubled, up to the
 maximum, after each further slow call within twice that time.
 
-[On a busy machine the CPU is taken from one call in a thousand; running all others in the thread
-would cost each two more wake-ups.]
+On a busy machine one call in a thousand loses the CPU; running all later calls in the thread would
+cost each two more wake-ups.
 """
 
 
