@@ -275,9 +275,6 @@ async def open_listener(
     be bound.
     """
     host, port = split_address(address)
-    # Checked before gRPC tries, which would write to stderr.
-    if why := _why_not(host, port):
-        raise ConfigError(f"cannot listen on {address}: {why}")
     take_all_wakeups(asyncio.get_running_loop())
     server = grpc.aio.server(
         interceptors=(Admission(bounds, access, receive_max_bytes(limits, acceptors)),),
@@ -389,6 +386,10 @@ class GrpcServerTransport(GrpcTransport):
         ``access``: the admitted callers; its token checker is closed with this transport. Raises
         ConfigError.
         """
+        # Checked before gRPC tries, which would write to stderr, and before the lanes' port, which
+        # the same mistake affects.
+        if why := _why_not(*split_address(address)):
+            raise ConfigError(f"cannot listen on {address}: {why}")
         security = self._secured[name]
         if access.tokens is not None:
             self._token_checks.append(access.tokens)
