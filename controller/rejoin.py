@@ -85,7 +85,7 @@ def begin_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
     log.warning(
         "the damaged data was set aside, and the directory formatted anew",
         set_aside=str(kept),
-        was=identity.directory_id,
+        previous_directory=identity.directory_id,
         directory=anew.directory_id,
     )
     return kept

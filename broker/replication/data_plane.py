@@ -393,7 +393,9 @@ class DataPlane:
             # compaction, reports that here.
             free_bytes = self._store.free_bytes()
             if self.space.reserve_bytes and self.space.measured(free_bytes):
-                log.warning("free space", low=self.space.low, free_bytes=self.space.free_bytes)
+                low = self.space.low
+                what = "disk below the free-space reserve" if low else "disk has space again"
+                log.warning(what, free_bytes=self.space.free_bytes)
                 self.step(ev.SpaceChanged(self.space.low))
                 self._disk_changed()
         except FatalError as error:

@@ -344,7 +344,7 @@ class RequestServer:
         response = broker_pb2.BrokerResponse(api_versions=self._versions.response())
         told = list(self._links)
         log.info(
-            "clients renegotiate",
+            "feature levels have changed: clients are asked to reconnect",
             connections=len(told),
             offset=response.api_versions.finalized_features_epoch,
         )

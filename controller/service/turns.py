@@ -400,7 +400,7 @@ class Turns:
             if isinstance(error, AwaitedIdError) and error.is_news:
                 log.warning(
                     "a broker without an id waits",
-                    at=error.place,
+                    address=error.place,
                     remaining_ms=error.remaining_ms,
                     why=error.message,
                 )

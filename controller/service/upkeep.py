@@ -394,9 +394,9 @@ class Joining:
                 else self._ask_leader(wanted, seen)
             )
         except ApiError as error:
-            log.info("the voter set is unchanged for now", asked=kind, why=str(error))
+            log.info("the voter set is unchanged for now", request=kind, why=str(error))
         else:
-            log.info("the voter set was changed", asked=kind, node=wanted.voter_id)
+            log.info("the voter set was changed", request=kind, node=wanted.voter_id)
 
     async def _ask_here(self, wanted: VoterChange) -> None:
         link = UnaryLink(Caller("this node"))

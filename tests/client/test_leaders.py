@@ -82,7 +82,7 @@ async def test_failure_names_the_broker_that_failed(world: World) -> None:
     assert indexes(answers[1]) == [3]
     assert not any(answers[number].led for number in (2, 3, 4, 5))
     assert answers[2].failure.startswith("BROKER_FENCED")
-    assert answers[3].failure == f"broker 9 answers at {other.address}"
+    assert answers[3].failure == f"{other.address} is broker 9"
     assert all("REQUEST_TIMED_OUT" in answers[number].failure for number in (4, 5))
     caught = await failure(ask_leader(world.transport, mute.address, timeout_s=1.0))
     assert caught.code is ErrorCode.REQUEST_TIMED_OUT

@@ -162,7 +162,9 @@ def test_unknown_candidate_opens_no_epoch_while_a_leader_is_heard(pre_vote: bool
     respond(node)
     response = ask(node, request)
     assert (response.error_code, response.vote_granted) == (ErrorCode.INVALID_REQUEST, False)
-    assert response.error_message.startswith("replica_id: node 9 is not a voter in any known set")
+    assert response.error_message.startswith(
+        "replica_id: node 9 is in no voter set that this node knows"
+    )
     assert ask(node, begin(9, 4, "host9:1")).error_code == ErrorCode.INVALID_REQUEST
     assert (node.up.role, node.up.epoch, node.up.leader_id) == ("follower", 3, 2)
     leader = leader_of_three()

@@ -294,7 +294,7 @@ def _newest(path: Path, found: list[_Copy | None]) -> _Copy:
         log.warning(
             "one of the two copies of the vote is damaged; the other one is used",
             file=str(path),
-            whole=found.index(whole[0]),
+            intact_copy=found.index(whole[0]),
         )
     return max(whole, key=lambda copy: copy.sequence)
 
