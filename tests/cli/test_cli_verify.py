@@ -121,8 +121,8 @@ def test_signature_is_verified(raftlog: Raftlog, tmp_path: Path, at: Raftlog) ->
 @pytest.mark.parametrize(
     ("content", "mode", "message"),
     [
-        (b"no key", 0o600, "contains no PEM private key"),
-        (b"no key", 0o644, "contains no PEM private key"),
+        (b"no key", 0o600, "contains no unencrypted PEM private key"),
+        (b"no key", 0o644, "contains no unencrypted PEM private key"),
         (PEM, 0o644, "chmod 600"),
         (None, 0, "cannot read"),
     ],
