@@ -213,8 +213,7 @@ class Caller:
         if isinstance(body, pb.DescribeAclsRequest):
             body.filter.resource_type = body.filter.operation = body.filter.permission_type = 1
             body.filter.pattern_type = 1
-        operation = self._operation(f"list {type(body).__name__}")
-        await self._write([operation], body)
+        await self._write([self._operation(f"list {type(body).__name__}")], body)
 
     async def _write_groups(self) -> None:
         names = self._names()
@@ -300,8 +299,7 @@ class Caller:
 
     def _forge(self, client: common_pb2.ClientIdentity) -> None:
         rng = self._rng
-        others = [site for site in CALLERS.values() if site != CALLERS[self._host]]
-        site = rng.choice(others)
+        site = rng.choice([site for site in CALLERS.values() if site != CALLERS[self._host]])
         if rng.random() < 0.6:
             client.principal = rng.choice((OPERATOR, OPERATOR, site.principal))
         if rng.random() < 0.5:

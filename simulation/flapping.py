@@ -178,16 +178,10 @@ def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needles
     rng = random.Random(f"{seed} flapping")
     timeout_ms = rng.choice((700, 1000))
     config = config or replace(
-        drawn,
-        voters=rng.choice((3, 3, 3, 5)),
-        brokers=rng.choice((0, 1, 3)),
-        safety_s=30.0,
-        faults={},
-        disk_max_ms=2.0,
-        queue_messages=65536,
-        election_timeout_ms=timeout_ms,
+        drawn, voters=rng.choice((3, 3, 3, 5)), brokers=rng.choice((0, 1, 3)), safety_s=30.0,
+        faults={}, disk_max_ms=2.0, queue_messages=65536, election_timeout_ms=timeout_ms,
         fetch_timeout_ms=timeout_ms,
-    )
+    )  # fmt: skip
     outcome, needless = Outcome(seed, config), Needless()
     run_world(outcome, lambda: FlappingWorld(outcome, needless))
     return outcome, needless

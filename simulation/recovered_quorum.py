@@ -188,23 +188,10 @@ def checkers_after(
     held.begin_after(old(Held))
     watches.begin_after(old(Watches))
     fresh: list[Checker] = [
-        ledger,
-        Elections(ledger),
-        Commitment(ledger),
-        Durability(ledger),
-        States(ledger),
-        SnapshotParts(),
-        Visibility(ledger),
-        Queues(),
-        Turns(),
-        Contradictions(),
-        data,
-        clients,
-        recovered,
-        Linearizability(ledger),
-        held,
-        watches,
-    ]
+        ledger, Elections(ledger), Commitment(ledger), Durability(ledger), States(ledger),
+        SnapshotParts(), Visibility(ledger), Queues(), Turns(), Contradictions(), data, clients,
+        recovered, Linearizability(ledger), held, watches,
+    ]  # fmt: skip
     for checker in fresh:
         checker.begin(_Present(world, generation) if isinstance(checker, States) else world)
     data.lost_disks.update(old_data.lost_disks)
@@ -266,8 +253,7 @@ async def lose_majority(world: World, workload: Workload) -> Lost | None:
     if len(voters) < 2:
         return None
     # As many as it takes that no majority is left; one voter's disk stays at least.
-    least = (len(voters) + 1) // 2
-    lost = rng.sample(voters, rng.randint(least, len(voters) - 1))
+    lost = rng.sample(voters, rng.randint((len(voters) + 1) // 2, len(voters) - 1))
     lost += [
         host for host in world.controllers if host not in voters and rng.random() < OBSERVER_LOST_P
     ]

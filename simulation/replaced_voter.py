@@ -25,14 +25,9 @@ from simulation.swarm.config import SwarmConfig
 
 AFTER_MS = 3_000
 CONFIG = SwarmConfig(
-    voters=3,
-    observers=1,
-    brokers=0,
-    clients=2,
-    election_timeout_ms=200,
-    fetch_timeout_ms=200,
+    voters=3, observers=1, brokers=0, clients=2, election_timeout_ms=200, fetch_timeout_ms=200,
     replace_after_ms=AFTER_MS,
-)
+)  # fmt: skip
 LONG_S = 3 * AFTER_MS / 1000
 WITHIN_S = 20.0
 
@@ -91,8 +86,7 @@ async def between(story: Story) -> None:
     if story.active() is not None:
         raise AssertionError("one of two voters leads")
     leader.start()
-    living = [one.id for one in story.controllers if one is not dead]
-    await story.until_voters(*living)
+    await story.until_voters(*[one.id for one in story.controllers if one is not dead])
     story.leading().kill()
     await story.until(lambda: bool(story.voters), WITHIN_S, "two of three elect a leader")
 

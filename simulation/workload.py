@@ -46,17 +46,10 @@ class Workload:
         self.watchers = Watchers(world)
         self.keepers = Keepers(world)
         self._others: tuple[Actors, ...] = (
-            PartitionLeaders(world),
-            Administrator(world),
-            self.data,
-            IsrQueries(world),
-            Exporters(world),
-            self.watchers,
-            self.keepers,
-            Callers(world),
-            Warden(world),
+            PartitionLeaders(world), Administrator(world), self.data, IsrQueries(world),
+            Exporters(world), self.watchers, self.keepers, Callers(world), Warden(world),
             Forger(world),
-        )
+        )  # fmt: skip
 
     def hosts(self) -> list[str]:
         config = self._world.config

@@ -140,8 +140,7 @@ class World:
     def returned(self, operation: Operation) -> None:
         """Note the outcome of an operation."""
         operation.returned_at = self.now()
-        name = f"{operation.kind} {operation.outcome}"
-        self.count(name)
+        self.count(f"{operation.kind} {operation.outcome}")
         shown = operation.value[:24] or (operation.found if operation.kind == "read_config" else "")
         self.note(
             operation.client,

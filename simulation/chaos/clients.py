@@ -24,14 +24,9 @@ TOPIC = "records"
 PARTITIONS = 3
 TIMEOUT_S = 5.0
 CONFIG = SwarmConfig(
-    clients=3,
-    direct_clients=1,
-    writes_per_s=40.0,
-    reads_per_s=40.0,
-    strict_share=0.4,
-    timeout_s=TIMEOUT_S,
-    round_robin=True,
-)
+    clients=3, direct_clients=1, writes_per_s=40.0, reads_per_s=40.0, strict_share=0.4,
+    timeout_s=TIMEOUT_S, round_robin=True,
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -110,8 +105,7 @@ class Clients:
         """Create the topic of the producers, and let all clients begin. Raises ApiError."""
         await self._create_topic()
         for number in range(CONFIG.clients + CONFIG.direct_clients):
-            name = f"client{number}"
-            self._spawn(self.client(name, direct=number >= CONFIG.clients).live())
+            self._spawn(self.client(f"client{number}", direct=number >= CONFIG.clients).live())
         for number in range(2):
             self._spawn(self._produce(f"producer{number}"))
 

@@ -133,8 +133,7 @@ def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATE
         after[before[position]] = before[after[position]] = position
 
     twin_before = _twins_before(history)
-    open_calls = sum(1 for entry in history if entry.is_open)
-    to_place = len(history) - open_calls
+    to_place = len(history) - sum(1 for entry in history if entry.is_open)
     tail = size - 1
     state: Hashable = model.initial
     placed = ALWAYS  # as a set of bits
@@ -288,11 +287,7 @@ class Linearizability(Checker):
 
     def check_configs(self, at_rest: dict[str, str | None]) -> None:
         for key, operations in by_key(self._writes).items():
-            history = [
-                entry
-                for operation in operations
-                if (entry := register_entry(operation)) is not None
-            ]
+            history = [*filter(None, map(register_entry, operations))]
             now = self.world.now() + 1
             history.append(Entry(now, now, ("read",), at_rest.get(key)))
             if not check_register(history):
@@ -300,11 +295,7 @@ class Linearizability(Checker):
 
     def check_topics(self, at_rest: set[str]) -> None:
         for key, operations in by_key(self._topics).items():
-            history = [
-                entry
-                for operation in operations
-                if (entry := existence_entry(operation)) is not None
-            ]
+            history = [*filter(None, map(existence_entry, operations))]
             now = self.world.now() + 1
             history.append(Entry(now, now, ("exists",), key in at_rest))
             if not check(history, Existence(), max_states=self._max_states):

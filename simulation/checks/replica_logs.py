@@ -151,8 +151,7 @@ class ReplicaLogs(Checker):
         before = log.chain_at(effect.start_offset)
         if before is None or effect.start_offset >= log.end:
             fail(f"I23: {host.name} moves {name_of(effect.key)} to {effect.start_offset}")
-        directory_id = present(host.disk).directory_id
-        self._before[directory_id, effect.key, effect.start_offset] = before
+        self._before[present(host.disk).directory_id, effect.key, effect.start_offset] = before
 
     def _append(
         self, host: BrokerView, key: PartitionKey, log: ReplicaLog, chunk: bytes, start: int = 0

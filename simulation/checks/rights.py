@@ -225,8 +225,7 @@ class Rights(Checker):
             )
 
     def _check_principal(self, operation: Operation, principal: str, offset: int) -> None:
-        host = operation.client.partition(".")[0]
-        proved = principal_of(host, self.world.config)
+        proved = principal_of(operation.client.partition(".")[0], self.world.config)
         if principal != proved:
             fail(f"I27: {operation.client}, who is {proved}, is at {offset} as {principal}")
 

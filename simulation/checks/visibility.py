@@ -157,8 +157,7 @@ class Visibility(Checker):
         if (sent := self._sent.of_unfenced(operation.response)) is None:
             return
         repeatable = operation.mode == broker_pb2.REPEATABLE
-        floors = self._visible if repeatable else self._acknowledged
-        floor = floors.at(operation.invoked_at)
+        floor = (self._visible if repeatable else self._acknowledged).at(operation.invoked_at)
         self.held_to += floor >= 0
         if operation.offset < floor:
             kind, level = ("repeatable", "visible") if repeatable else ("latest", "acknowledged")

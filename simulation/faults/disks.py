@@ -95,8 +95,7 @@ async def slow(
 @fault
 async def disk_error(world: World, rng: random.Random) -> None:
     """The next operation of a kind fails once (EIO); the node stops and is restarted."""
-    host = rng.choice(world.controllers)
-    host.disk.fail_next(rng.choice(get_args(Operation)))
+    rng.choice(world.controllers).disk.fail_next(rng.choice(get_args(Operation)))
 
 
 @fault

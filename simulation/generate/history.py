@@ -63,17 +63,11 @@ def generate(
     log.flush()
     image = log.draft.snapshot()
     return GeneratedHistory(
-        seed=profile.seed,
-        records=image.offset + 1,
-        epochs=image.epoch,
-        first_ms=profile.begin_ms,
-        last_ms=image.timestamp_ms,
-        state_hash=format_hash(image.state_hash & HASH_MASK),
-        brokers=len(image.brokers),
-        topics=len(image.topics),
-        partitions=len(image.partitions),
+        seed=profile.seed, records=image.offset + 1, epochs=image.epoch, first_ms=profile.begin_ms,
+        last_ms=image.timestamp_ms, state_hash=format_hash(image.state_hash & HASH_MASK),
+        brokers=len(image.brokers), topics=len(image.topics), partitions=len(image.partitions),
         incidents=tuple(incidents.happened),
-    )
+    )  # fmt: skip
 
 
 def _begin(cluster: Cluster, workload: Workload) -> int:

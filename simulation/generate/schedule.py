@@ -122,11 +122,5 @@ BROKER_CONFIGS: dict[str, tuple[str | None, ...]] = {
     "num.io.threads": ("8", "16", "32", None),
     "leader.replication.throttled.rate": ("10000000", "50000000", None),
 }
-PRINCIPALS = (
-    "User:platform",
-    "User:deployer",
-    "User:alice",
-    "User:bob",
-    "User:streams-orders",
-    "User:streams-billing",
-)
+_USERS = ("platform", "deployer", "alice", "bob", "streams-orders", "streams-billing")
+PRINCIPALS = tuple(f"User:{name}" for name in _USERS)

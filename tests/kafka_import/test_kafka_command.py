@@ -32,8 +32,7 @@ COMMAND = [str(Path(sys.executable).with_name("raftlog")), "import", "kafka"]
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *map(str, arguments)]
-    return run_text(command, timeout=60)
+    return run_text([*COMMAND, *map(str, arguments)], timeout=60)
 
 
 def test_real_cluster_is_imported_with_a_summary(tmp_path: Path) -> None:
@@ -56,8 +55,7 @@ def test_real_cluster_is_imported_with_a_summary(tmp_path: Path) -> None:
         "No node vouches for the bytes, because nodes of kafka have no log hash: sign the export"
         in (checked.stdout + checked.stderr)
     )
-    again = run(tmp_path / "kafka", "-o", tmp_path / "exported", "--json")
-    document = json.loads(again.stdout)
+    document = json.loads(run(tmp_path / "kafka", "-o", tmp_path / "exported", "--json").stdout)
     validator("import kafka")(document)
     assert (document["sound"], document["new_records"]) == (True, 0)
 
@@ -133,8 +131,7 @@ def test_import_can_be_signed(tmp_path: Path) -> None:
     assert run(node, "-o", target, "--sign", key).returncode == 0
 
     def verify(*more: str | Path) -> subprocess.CompletedProcess[str]:
-        command = [*COMMAND[:-2], "verify", str(target), *map(str, more)]
-        return run_text(command, timeout=60)
+        return run_text([*COMMAND[:-2], "verify", str(target), *map(str, more)], timeout=60)
 
     assert "signed the manifest" in verify("--public-key", public).stdout
     refused = verify("--bootstrap-controller", "127.0.0.1:1")

@@ -144,8 +144,7 @@ def test_import_ends_at_overwritten_records(node: Path, importer: Importer, more
 
 def test_import_reports_why_it_ended(node: Path, importer: Importer) -> None:
     importer.run()
-    good = (node / LOG).read_bytes()
-    (node / LOG).write_bytes(good + kafka.batch(2, [kafka.topic()]))
+    (node / LOG).write_bytes((node / LOG).read_bytes() + kafka.batch(2, [kafka.topic()]))
     first = importer.run()
     assert "the log contradicts itself: topic 'orders' at offset 2 already exists" in first.stopped
     other = kafka.batch(0, [NOOP]) + kafka.batch(1, [kafka.topic("others")], epoch=2)

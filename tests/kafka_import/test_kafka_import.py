@@ -390,8 +390,7 @@ def test_deleted_topic_loses_its_configs_to_no_successor_of_its_name(tmp_path: P
 def test_partitions_are_put_into_order(tmp_path: Path) -> None:
     records = [kafka.topic(), kafka.partition(2), kafka.partition(0), kafka.partition(1)]
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, records))
-    found = import_all(tmp_path / "exported", node)
-    assert found.reordered == 3
+    assert import_all(tmp_path / "exported", node).reordered == 3
     assert len(state(tmp_path / "exported").partitions) == 3
 
 
@@ -408,8 +407,7 @@ def test_eligible_leader_replicas_are_tracked_and_cleared(tmp_path: Path, of: st
         "PartitionChangeRecord", partition_id=0, topic_id=kafka.UUID, isr=[1], eligible_leader_replicas=[2],
         last_known_elr=[],
     )  # fmt: skip
-    log = log_of(kafka.topic(), kafka.partition(), change)
-    node = kafka.write_node(tmp_path / "node", log)
+    node = kafka.write_node(tmp_path / "node", log_of(kafka.topic(), kafka.partition(), change))
     import_all(tmp_path / "before", node)
     assert detail(state(tmp_path / "before")) == {"eligible_leader_replicas": [2]}
     with (node / "00000000000000000000.log").open("ab") as file:
@@ -502,8 +500,7 @@ def test_differences_are_named_by_field(tmp_path: Path, capsys: pytest.CaptureFi
     node = kafka.write_node(tmp_path / "node", log)
     changed = [kafka.partition(index, isr=[1], leader=2) for index in range(30)]
     kafka.write_checkpoint(node, 32, kafka.topic(), *changed)
-    found = import_all(tmp_path / "exported", node)
-    (one,) = found.snapshots
+    (one,) = import_all(tmp_path / "exported", node).snapshots
     assert one.differences[0] == (
         "partition orders-0: isr is [1,2] in the log, [1] in the snapshot, leader is 1 in the log,"
         " 2 in the snapshot"
@@ -623,8 +620,7 @@ def test_import_continues_where_it_ended(tmp_path: Path) -> None:
     import_all(tmp_path / "exported", node)
     with (node / "00000000000000000000.log").open("ab") as file:
         file.write(log_of(kafka.metadata("RemoveTopicRecord", topic_id=kafka.UUID), first=2))
-    found = import_all(tmp_path / "exported", node)
-    assert found.end_offset == 3
+    assert import_all(tmp_path / "exported", node).end_offset == 3
     assert not state(tmp_path / "exported").configs
     verify_export(tmp_path / "exported")
 
@@ -650,8 +646,7 @@ def test_malformed_record_with_a_valid_checksum_is_damage(tmp_path: Path) -> Non
     assert (alone.end_offset, alone.stopped) == (1, "")
     (damage,) = alone.damages
     assert damage.startswith(f"{log}at byte {len(begin)}: the record at offset 1 is malformed: ")
-    other = kafka.topic("whole", "AAAAAAAAAAAAAAAAAAAACQ")
-    whole = begin + log_of(other, NOOP, first=1)
+    whole = begin + log_of(kafka.topic("whole", "AAAAAAAAAAAAAAAAAAAACQ"), NOOP, first=1)
     kafka.write_node(tmp_path / "node2", whole, node_id=2)
     both = import_all(tmp_path / "both", tmp_path / "node1", tmp_path / "node2")
     assert (both.end_offset, both.damages) == (3, [damage])
@@ -670,8 +665,7 @@ def test_export_of_a_raftlog_cluster_is_not_continued(tmp_path: Path) -> None:
 
 def test_snapshot_without_a_log_before_it_is_refused_with_the_reason(tmp_path: Path) -> None:
     """[Kafka's own manual has shown it as an example of a snapshot to inspect.]"""
-    node = kafka.write_node(tmp_path / "node", b"")
-    path = kafka.write_checkpoint(node, 0, epoch=0)
+    path = kafka.write_checkpoint(kafka.write_node(tmp_path / "node", b""), 0, epoch=0)
     with pytest.raises(NoKafkaLogError, match="the snapshot at offset 0 before any metadata"):
         import_all(tmp_path / "exported", path)
 
@@ -706,8 +700,7 @@ def test_eligible_leader_replicas_equal_those_of_kafka(imported: tuple[Imported,
             if was is None or was.isr == now.isr or was.replicas != now.replicas:
                 continue
             old, new = with_elr(before, was), with_elr(after, now)
-            proposed = now.isr if was.isr else ()
-            decided = next_state(Brokers(after), old, isr=proposed)
+            decided = next_state(Brokers(after), old, isr=now.isr if was.isr else ())
             assert decided is not None
             ours = changed_partition(old, decided)
             names = ("isr", "elr", "last_known_elr")

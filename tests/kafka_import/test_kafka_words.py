@@ -94,8 +94,7 @@ def test_nested_result_names_its_log(imported: Path) -> None:
 
 
 def raftlog(*arguments: str) -> str:
-    command = [str(Path(sys.executable).with_name("raftlog")), *arguments]
-    done = run_text(command, timeout=90)
+    done = run_text([str(Path(sys.executable).with_name("raftlog")), *arguments], timeout=90)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -41,5 +41,4 @@ class Browser:
         self._started += 1
         profile = self._home / f"profile-{self._started}"
         words = [self._executable, *_QUIET, f"--user-data-dir={profile}", *options, url]
-        done = run_text(words, timeout=_TIMEOUT_S, check=True)
-        return done.stdout
+        return run_text(words, timeout=_TIMEOUT_S, check=True).stdout

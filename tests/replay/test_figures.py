@@ -45,8 +45,7 @@ class OutageStory(LogHistory):
 
     def _begin(self) -> None:
         """Topic a: two partitions on 1, 2, 3, led by 1 and 2, min ISR 2. Topic b: one on 1."""
-        cluster = pb.ConfigRecord(resource_type=4, name="min.insync.replicas", value="3")
-        self.append(cluster)
+        self.append(pb.ConfigRecord(resource_type=4, name="min.insync.replicas", value="3"))
         self.create_topic("a", 2)
         self.alter_config("a", "min.insync.replicas", "2")
         for value, principal in (("1", "User:alice"), ("2", "User:bob"), ("1", "User:alice")):

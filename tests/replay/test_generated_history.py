@@ -213,8 +213,7 @@ def test_command_writes_an_export_and_its_incidents(tmp_path: Path) -> None:
 
 
 def test_unknown_skew_is_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, [str(tmp_path / "x"), "--skew", "hot"])
-    assert done.exit_code == 2
+    assert CliRunner().invoke(app, [str(tmp_path / "x"), "--skew", "hot"]).exit_code == 2
     assert not (tmp_path / "x").exists()
 
 

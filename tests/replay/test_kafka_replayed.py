@@ -125,8 +125,7 @@ def test_longest_pause_of_an_active_controller_is_the_bound(tmp_path: Path) -> N
     idle(log, 3, every_ms=90)
     log.waited_ms += 2_490
     log.elect(103)
-    found = absences(told(log, tmp_path))
-    assert found == [(2_500, 700, 2_500), (2_500, 2_400, 2_500)]
+    assert absences(told(log, tmp_path)) == [(2_500, 700, 2_500), (2_500, 2_400, 2_500)]
 
 
 def test_controller_replaced_at_once_was_not_certainly_absent(tmp_path: Path) -> None:
@@ -300,8 +299,7 @@ def as_json(job: str, exported: Path, kind: str = "", key: str = "", **values: A
 
 
 def command(*arguments: str) -> str:
-    program = str(Path(sys.executable).with_name("raftlog"))
-    done = run_text([program, *arguments], timeout=90)
+    done = run_text([str(Path(sys.executable).with_name("raftlog")), *arguments], timeout=90)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -356,8 +354,7 @@ def test_both_forms_are_accepted_as_a_key(real: Path, ids: dict[str, str]) -> No
     whole = as_json("state", exported, "topic", TOPIC)["rows"]
     assert whole
     assert as_json("state", exported, "topic", id_)["rows"] == whole
-    digits = parse_topic_id(id_)
-    assert as_json("state", exported, "topic", digits or "")["rows"] == whole
+    assert as_json("state", exported, "topic", parse_topic_id(id_) or "")["rows"] == whole
     one = as_json("state", exported, "partition", f"{TOPIC}-2")["rows"]
     found = as_json("state", exported, "partition", f"{id_}-2")
     assert (found["rows"], found["asked"]) == (one, ["partition", f"{BY_ID}{id_}-2"])
@@ -392,8 +389,7 @@ def test_raftlog_topic_ids_are_hexadecimal(tmp_path: Path) -> None:
 
 def test_other_commands_print_and_accept_kafka_ids(real: Path, ids: dict[str, str]) -> None:
     source, id_ = ("--export", str(real / "exported")), ids[TOPIC]
-    told = command("history", "topic", id_, *source)
-    assert f"created: id {id_}" in told
+    assert f"created: id {id_}" in command("history", "topic", id_, *source)
     dump = command("log", "dump", *source, "--type", "TOPIC", "--json").splitlines()
     said = {one["name"]: one["topic_id"] for one in (json.loads(each)["record"] for each in dump)}
     assert ids.items() <= said.items()
@@ -407,8 +403,7 @@ def test_other_commands_print_and_accept_kafka_ids(real: Path, ids: dict[str, st
 
 def test_spark_accepts_and_shows_kafka_ids(replay: Replay, real: Path, ids: dict[str, str]) -> None:
     key = ("partition", f"{ids[TOPIC]}-1")
-    request = JobRequest(job="history", export=str(real / "exported"), key=key)
-    found = compute(request)
+    found = compute(JobRequest(job="history", export=str(real / "exported"), key=key))
     assert found.changes
     assert replay("history", real / "exported", key=key) == found
 
@@ -461,8 +456,7 @@ def followed(directory: Path) -> list[tuple[int, Epochs]]:
 def test_epochs_of_a_real_kafka_log_equal_those_of_the_image(release: str, tmp_path: Path) -> None:
     """The image's are Kafka's own: each import is compared with Kafka's snapshots."""
     kafka.unpack(KEPT / f"kafka-{release}.tar.gz", tmp_path / "node")
-    found = imported(tmp_path / "node", tmp_path / "exported")
-    assert found.sound
+    assert imported(tmp_path / "node", tmp_path / "exported").sound
     seen = followed(tmp_path / "exported")
     for offset, expected in seen:
         assert of_kernels(tmp_path / "exported", offset) == expected, offset
@@ -532,8 +526,7 @@ def test_every_job_answers_for_a_nearly_empty_log(
 def test_log_without_a_leader_change_has_no_failover(tmp_path: Path) -> None:
     log = kafka.batch(0, [kafka.topic(), kafka.partition()])
     imported(kafka.write_node(tmp_path / "node", log), tmp_path / "exported")
-    found = ask("availability", tmp_path / "exported")
-    assert found.failovers == []
+    assert ask("availability", tmp_path / "exported").failovers == []
 
 
 @pytest.mark.parametrize(
@@ -669,8 +662,7 @@ def test_watch_follows_an_import_that_follows_kafka(
             live.write(part)
         wait_for(live.end_offset)
         assert Ledger(tmp_path / "watched").done.alerts == 0
-        offset = live.break_rules()
-        wait_for(offset + 1)
+        wait_for(live.break_rules() + 1)
     finally:
         queries[-1].stop()
     assert Ledger(tmp_path / "watched").done.alerts == 1

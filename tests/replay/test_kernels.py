@@ -102,17 +102,11 @@ def records_of(histories: list[tuple[Change, list[Change]]]) -> pa.Table:
 def folded(begun: Change, changes: list[Change]) -> dict[str, Any]:
     """Return a partition's state after its changes, by the controllers' fold."""
     now = Partition(
-        TOPIC_ID,
-        0,
-        tuple(begun["replicas"]),
-        tuple(begun["isr"]),
-        tuple(begun.get("removing_replicas", ())),
-        tuple(begun.get("adding_replicas", ())),
-        begun["leader"],
-        begun.get("leader_recovery_state", 0),
-        begun.get("leader_epoch", 0),
+        TOPIC_ID, 0, tuple(begun["replicas"]), tuple(begun["isr"]),
+        tuple(begun.get("removing_replicas", ())), tuple(begun.get("adding_replicas", ())),
+        begun["leader"], begun.get("leader_recovery_state", 0), begun.get("leader_epoch", 0),
         begun.get("partition_epoch", 0),
-    )
+    )  # fmt: skip
     for change in changes:
         now = changed_partition(now, pb.PartitionChangeRecord(**change))
     return {
@@ -157,8 +151,7 @@ def test_steps_equal_the_fold_for_pairs_of_changes() -> None:
     """Each change after each of some others: the first one's result is carried over."""
     firsts = CHANGES[:: len(CHANGES) // 7]
     histories = [(BEGINNINGS[2], [first, change]) for first in firsts for change in CHANGES[::3]]
-    expected = [folded(begun, changes) for begun, changes in histories]
-    assert stepped(histories, 4) == expected
+    assert stepped(histories, 4) == [folded(begun, changes) for begun, changes in histories]
 
 
 # --- A job's memory does not grow with changes of a partition, nor with deleted topics
@@ -197,8 +190,7 @@ def rare(slices: int) -> pa.Table:
         own = topics_of(slice_)[STAY:]
         rows += [row(RecordType.TOPIC, first, each, "comes") for each in own]
         rows += [row(RecordType.REMOVE_TOPIC, last, each) for each in own]
-    schema = pa.schema([SCHEMA.field(name) for name in RARE_COLUMNS])
-    return pa.Table.from_pylist(rows, schema)
+    return pa.Table.from_pylist(rows, pa.schema([SCHEMA.field(name) for name in RARE_COLUMNS]))
 
 
 @cache
@@ -247,8 +239,7 @@ def part_of(facts: Facts) -> Any:
 
 def peak(slices: int) -> int:
     """Return the peak of memory in bytes above the start and the given slices."""
-    facts = facts_of(slices)
-    part, given = part_of(facts), [records(slice_) for slice_ in range(slices)]
+    part, given = part_of(facts_of(slices)), [records(slice_) for slice_ in range(slices)]
     tracemalloc.start()
     try:
         for table in given:
@@ -309,8 +300,7 @@ NUMBERS = st.one_of(
 @settings(deadline=None)  # The first look of pyarrow may import pandas.
 @given(st.lists(NUMBERS, max_size=60))
 def test_distinct_returns_the_values_and_the_index_of_each(numbers: list[int]) -> None:
-    values = np.array(numbers, np.int64)
-    different, which = distinct(values)
+    different, which = distinct(np.array(numbers, np.int64))
     assert different.tolist() == sorted(set(numbers))
     assert different[which].tolist() == numbers
 

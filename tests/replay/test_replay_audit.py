@@ -570,8 +570,7 @@ def _lives(log: AuditedLog) -> None:
     assert log.partition("last").leader == 5
     log.propose("last", [5])
     # Out of the ISR first: no record leaves one with somebody who is not registered.
-    gone = log.unregistered(2)
-    log.append(*log.removals(2), gone)
+    log.append(*log.removals(2), log.unregistered(2))
     # A replica that is not registered any more stays one: where others are added, too.
     log.change("a", **begun([1, 2, 3, 4], adding=[4]))
     _supported(log)

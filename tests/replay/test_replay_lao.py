@@ -331,8 +331,7 @@ def test_outage_of_a_site_is_one_stall(tmp_path: Path) -> None:
     assert f"offsets {up.first_offset}–{up.last_offset}" in said
     assert "p99 9.01 s (both up to 0.2 % too high from 1 s on)" in " ".join(said.split())
     assert max(map(len, said.splitlines())) <= 80
-    page = tmp_path / "page.html"
-    found: ReportResult = ask("report", tmp_path, output=str(page))
+    found: ReportResult = ask("report", tmp_path, output=str(tmp_path / "page.html"))
     texts = [event.text for each in found.timeline.incidents for event in each.events]
     assert "brokers 2, 3 fenced: session timed out" in texts
     assert "LAO held back by brokers 2, 3" in texts

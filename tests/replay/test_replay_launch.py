@@ -347,8 +347,7 @@ def test_interrupted_replay_stops_spark(tmp_path: Path, number: signal.Signals) 
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
     # Ctrl-C has to end the shell's loop, too: only a program that dies of the signal does that.
-    code = -signal.SIGINT if number == signal.SIGINT else TERMINATED
-    assert process.returncode == code
+    assert process.returncode == (-signal.SIGINT if number == signal.SIGINT else TERMINATED)
     assert out == ""
     assert err == "raftlog replay: interrupted, nothing was answered\n"
     assert not (tmp_path / "started").exists()
@@ -403,8 +402,7 @@ def test_watch_reports_at_once_and_prints_its_position_at_the_end(tmp_path: Path
 @pytest.mark.nightly
 def test_watch_errors_go_to_standard_error(tmp_path: Path) -> None:
     environ = fake_spark(tmp_path, "echo an alert\necho 'raftlog replay: no more'\nexit 2")
-    words = in_spark("watch exported -o watched --every 1")
-    done = run_text(words, env=environ, cwd=tmp_path)
+    done = run_text(in_spark("watch exported -o watched --every 1"), env=environ, cwd=tmp_path)
     assert done.returncode == EXIT_INPUT
     assert done.stdout == "an alert\n"
     assert done.stderr == "raftlog replay: no more\n"

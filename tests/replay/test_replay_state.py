@@ -78,8 +78,7 @@ def test_state_hash_between_batches_is_that_of_the_previous_batch(
     before, end = next((a, b) for a, b in pairwise(ends[200:]) if b - a > 2)
     beyond = history.end_offset + 100
     hashes = state_hashes(opened(exported), Pool(0), [-1, end - 1, beyond], tasks=3)
-    expected = {-1: 0, end - 1: history.hashes[before], beyond: history.hashes[ends[-1]]}
-    assert hashes == expected
+    assert hashes == {-1: 0, end - 1: history.hashes[before], beyond: history.hashes[ends[-1]]}
     assert state_hashes(opened(exported), Pool(0), []) == {}
     result = ask("state", exported, at_offset=end - 1, limit=1)
     assert (result.point.offset, result.state_hash) == (before, format_hash(history.hashes[before]))

@@ -314,8 +314,7 @@ def test_crowded_lane_is_merged_in_a_few_steps() -> None:
         ends_ms = 10 * number + 10
         return Controller(number, 1, number, None, 10 * number, ends_ms, None, ends_ms, None, None, None)  # fmt: skip
 
-    axis = choose_axis(0, 10 * 3000)
-    (lane,), _ = lanes_of(map(reign, range(3000)), [], [], axis)
+    (lane,), _ = lanes_of(map(reign, range(3000)), [], [], choose_axis(0, 10 * 3000))
     assert sum(span.count for span in lane.spans) == 3000
     assert sum(span.total_ms for span in lane.spans) == 30_000
     assert len(lane.spans) <= MAX_BUCKETS // 4 + 1

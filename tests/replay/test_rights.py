@@ -100,8 +100,7 @@ def batches(log: LogHistory) -> Iterator[tuple[batch.BatchHeader, list[Any], Ima
     draft = ImageBuilder(Image())
     for chunk in log.batches:
         header = batch.header_at(chunk, 0)
-        messages = [parse(data) for data in batch.records(chunk, header)]
-        yield header, messages, draft.snapshot()
+        yield header, [parse(data) for data in batch.records(chunk, header)], draft.snapshot()
         draft.apply_chunk(chunk)
 
 
@@ -291,8 +290,7 @@ def test_rights_audit_remembers_entries_over_batches(spark: SparkSession, tmp_pa
     at = [log.end_offset - 3, log.end_offset - 2, log.end_offset - 1]
     gone = [log.remove_entry(ids[0]), log.remove_entry(ids[1])]
     lowered = log.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=2))
-    rows = rows_of(spark, written(log, tmp_path))
-    known = audit.remember(audited_rows(rows)).to_pylist()
+    known = audit.remember(audited_rows(rows_of(spark, written(log, tmp_path)))).to_pylist()
     levels = {row["offset"] for row in known if row["feature_name"] == "metadata.version"}
     assert levels == {1, lowered}
     assert {(row["offset"], row["type"]) for row in known if row["type"] in ENTRIES} == {

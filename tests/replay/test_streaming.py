@@ -37,8 +37,7 @@ def reader(directory: Path, **options: str) -> RawStreamReader:
 
 
 def test_stream_continues_from_file_to_file(tmp_path: Path) -> None:
-    log = LogHistory(91).run(400)
-    write(tmp_path, log, 120)
+    write(tmp_path, LogHistory(91).run(400), 120)
     stream = reader(tmp_path, maxFilesPerTrigger="1")
     position = stream.initialOffset()
     assert position["offset"] == 0
@@ -172,8 +171,7 @@ def test_alert_is_written_once_whenever_the_job_is_killed(
     rows = [(row.batch, row.leader_id, row.number) for row in found.orderBy("offset").collect()]
     assert rows == [(0, 1, 1), (1, 2, 2), (2, 3, 3)]
     assert Ledger(directory).done.alerts == 3
-    left = sorted(path.name for path in (directory / "state").iterdir())
-    assert left[-1] == "3"
+    assert sorted(path.name for path in (directory / "state").iterdir())[-1] == "3"
 
 
 @pytest.mark.nightly

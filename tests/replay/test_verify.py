@@ -189,8 +189,7 @@ def test_verify_reads_an_export_at_a_uri(
     uri = f"simplecache::file://{good}"
     (rows,) = replay("sql", uri, query="SELECT count(*) FROM records").rows
     assert rows == [log.end_offset]
-    result = replay("summary", uri)
-    assert result.state_hash == format_hash(log.hashes[log.end_offset - 1])
+    assert replay("summary", uri).state_hash == format_hash(log.hashes[log.end_offset - 1])
     assert replay("verify", uri).passed
     segment = read_manifest(copy).of_kind(RECORDS)[0]
     (copy / segment.file).write_bytes(b"x")
@@ -376,8 +375,7 @@ def test_forged_state_is_detected_with_matching_successors(copy: Path, history: 
             if draft.offset == one.offset:
                 break
             draft.apply_chunk(data)
-        image = draft.snapshot()
-        changed.append((one, rewritten(copy, one, image, log_hash_at(one, draft))))
+        changed.append((one, rewritten(copy, one, draft.snapshot(), log_hash_at(one, draft))))
     exchange(copy, *changed)
     # The nodes' words are where the forger can't leave them: he drops those.
     publish(copy, state_hashes=())
@@ -390,11 +388,9 @@ def test_forged_state_is_detected_with_matching_successors(copy: Path, history: 
 
 def test_forged_log_hash_is_detected(copy: Path) -> None:
     one = read_manifest(copy).checkpoints[1]
-    manifest = read_manifest(copy)
-    image = load_checkpoint(open_place(copy), manifest.owner, one)
+    image = load_checkpoint(open_place(copy), read_manifest(copy).owner, one)
     true = log_hash_at(one, ImageBuilder(image))
-    made_up = rewritten(copy, one, image, true._replace(digest=bytes(32)))
-    exchange(copy, (one, made_up))
+    exchange(copy, (one, rewritten(copy, one, image, true._replace(digest=bytes(32)))))
     fault = only_fault(verified(copy, 1))
     assert (fault.check, fault.first_offset) == ("CHECKPOINT", one.offset)
     assert f"but the checkpoint has {'00' * 32}" in fault.message

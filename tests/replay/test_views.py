@@ -356,8 +356,7 @@ class Caused(LogHistory):
 def classes(directory: Path) -> dict[str, list[list[Any]]]:
     """Return the replay's classification of the log without its texts."""
     with Pool(0) as one:
-        log = ExportLog(opened(directory), one)
-        served = service(facts_of(log).brokers)
+        served = service(facts_of(ExportLog(opened(directory), one)).brokers)
     left = departures(served)
     shut_down = {each.name for each in SHUT_DOWN}
     return {

@@ -38,8 +38,7 @@ def with_brokers(*changes: pb.BrokerRegistrationChangeRecord) -> ImageBuilder:
         registered = record(registration(id_, draft.offset + 1))
         change.broker_id, change.broker_epoch = id_, draft.offset + 1
         for each in (registered, record(change)):
-            at = draft.offset + 1
-            draft.apply_batch([each], base_offset=at, epoch=1, timestamp_ms=0)
+            draft.apply_batch([each], base_offset=draft.offset + 1, epoch=1, timestamp_ms=0)
     return draft
 
 

@@ -86,8 +86,7 @@ def test_followed_export_publishes_at_intervals_and_when_stopped(tmp_path: Path)
 
 def test_followed_export_publishes_at_a_size(tmp_path: Path) -> None:
     source = Growing(LogHistory(82).run(200), batches=1)
-    ends = run(source, tmp_path, PublishPolicy(interval_s=1e9, max_records=50))
-    assert len(ends) >= 3
+    assert len(run(source, tmp_path, PublishPolicy(interval_s=1e9, max_records=50))) >= 3
     assert all(50 <= segment.records < 100 for segment in read_manifest(tmp_path).segments[:-2])
 
 
@@ -188,8 +187,7 @@ def test_manifest_keeps_a_bounded_number_of_reports(tmp_path: Path) -> None:
 
 
 def test_manifest_holds_the_feature_levels(tmp_path: Path) -> None:
-    history = LogHistory(89)
-    export(history, tmp_path)
+    export(LogHistory(89), tmp_path)
     manifest = read_manifest(tmp_path)
     assert manifest.features == {"metadata.version": 2}
     assert manifest.metadata_version == 2

@@ -293,8 +293,7 @@ def test_statistics_that_contradict_a_value_are_detected(forged: Path) -> None:
 
 
 def test_wrong_null_counts_are_detected(honest: Path) -> None:
-    path = min((honest / "records").glob("*.parquet"))
-    file = pq.ParquetFile(path)
+    file = pq.ParquetFile(min((honest / "records").glob("*.parquet")))
     rows = pa.RecordBatch.from_struct_array(file.read().to_struct_array().combine_chunks())
     denied = RowGroupStatistics(file.metadata, 0)
     assert denied.by(rows) == ""

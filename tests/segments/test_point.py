@@ -95,8 +95,7 @@ def test_report_inside_a_batch_vouches_for_nothing(history: LogHistory, exported
 
 def test_checkpoint_needs_a_recorded_state_after_it(history: LogHistory, exported: Path) -> None:
     ends = sorted(history.hashes)
-    manifest = with_reports(exported, *said(history, ends[-1]))
-    assert manifest.checkpoints
+    assert with_reports(exported, *said(history, ends[-1])).checkpoints
     assert at(exported, ends[-2]).begin is None
 
 
@@ -157,8 +156,7 @@ def test_export_with_a_late_start_has_a_state_at_once(seed: int, tmp_path: Path)
 
     assert not more(10).checkpoints, "the state is a later one"
     assert more(60).checkpoints[0].offset == ends[131]
-    manifest = more(1_000)
-    assert manifest.generations == (5, 77)
+    assert more(1_000).generations == (5, 77)
     with_reports(tmp_path / "e", *said(history, ends[131], ends[-1]))
     for offset in range(ends[131], history.end_offset, 7):
         found = at(tmp_path / "e", offset)

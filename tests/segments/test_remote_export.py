@@ -51,8 +51,7 @@ def test_remote_export_has_the_same_files_as_a_directory(
         export(history, target)
     history.run(300)
     for target in (URI, tmp_path):
-        summary = export(history, target)
-        assert summary.end_offset == history.end_offset
+        assert export(history, target).end_offset == history.end_offset
     there, here = verify_export(URI), verify_export(tmp_path)
     assert there.segments == here.segments
     assert objects(memory) == {MANIFEST_NAME, *(segment.file for segment in there.segments)}

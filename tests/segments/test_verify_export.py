@@ -85,11 +85,9 @@ def test_any_flipped_byte_of_the_manifest_is_detected(copy: Path) -> None:
 
 
 def test_raw_segment_shows_damage_by_itself(copy: Path) -> None:
-    segment = read_manifest(copy).of_kind(RAW)[0]
-    path = copy / segment.file
+    path = copy / read_manifest(copy).of_kind(RAW)[0].file
     good = path.read_bytes()
-    whole = b"".join(read_batches(path))
-    assert whole in good
+    assert b"".join(read_batches(path)) in good
     for position in range(0, len(good), 29):
         bad = bytearray(good)
         bad[position] ^= 4
@@ -106,8 +104,7 @@ def test_raw_segment_shows_damage_by_itself(copy: Path) -> None:
 
 
 def test_raw_segment_names_the_first_bad_offset(copy: Path) -> None:
-    segment = read_manifest(copy).of_kind(RAW)[0]
-    path = copy / segment.file
+    path = copy / read_manifest(copy).of_kind(RAW)[0].file
     batches = list(read_batches(path))
     data = bytearray(path.read_bytes())
     data[data.index(batches[20]) + 30] ^= 1
@@ -146,8 +143,7 @@ def test_file_of_another_cluster_is_reported(copy: Path, tmp_path: Path, kind: s
 
 @pytest.mark.parametrize(("shift", "what"), [(5, "a gap"), (-5, "an overlap")])
 def test_gap_and_overlap_in_the_manifest_are_reported(copy: Path, shift: int, what: str) -> None:
-    manifest = read_manifest(copy)
-    *rest, last = manifest.segments
+    *rest, last = read_manifest(copy).segments
     moved = replace(last, base_offset=last.base_offset + shift)
     publish(copy, segments=(*rest, moved))
     told = f"{what} between .*offsets {moved.base_offset} to {moved.last_offset}"

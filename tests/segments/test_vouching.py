@@ -143,8 +143,7 @@ def test_whole_export_is_vouched_for_by_nodes_and_by_the_log(world: World, tmp_p
 
 def test_consistently_forged_principal_is_detected(world: World, tmp_path: Path) -> None:
     at, forged = mallory(world.batches)
-    where = exported(tmp_path / "e", forged, [world.said(world.last)])
-    found = judged(where)
+    found = judged(exported(tmp_path / "e", forged, [world.said(world.last)]))
     # The node's word in the manifest, and each progress record after the batch, give it away.
     assert {one.check for one in found.faults} == {"LOG_HASH"}
     assert any("but node 1 has" in one.message for one in found.faults)
@@ -172,8 +171,7 @@ def test_recorded_hashes_removed_from_some_records_are_seen(world: World, tmp_pa
 
 
 def test_truncated_end_is_detected(world: World, tmp_path: Path) -> None:
-    kept = world.batches[:-4]
-    where = exported(tmp_path / "e", kept, [world.said(world.last)])
+    where = exported(tmp_path / "e", world.batches[:-4], [world.said(world.last)])
     last = read_manifest(where).end_offset - 1
     found = judged(where)
     # The log goes on after it, which no hash below can know.
@@ -316,14 +314,9 @@ def test_restored_log_is_vouched_for_from_its_beginning(tmp_path: Path, by_log: 
         span: dict[str, Any] = {"log_hash_begin_offset": 26, "log_hash_end_offset": 28}
         append(pb.ProgressRecord(log_hash=known.digest, **span))
     word = StateHash(
-        offset=27,
-        epoch=1,
-        state_hash="0" * 32,
-        node_id=1,
-        source="image",
-        log_hash=known.digest.hex(),
-        log_hash_begin_offset=26,
-    )
+        offset=27, epoch=1, state_hash="0" * 32, node_id=1, source="image",
+        log_hash=known.digest.hex(), log_hash_begin_offset=26,
+    )  # fmt: skip
     with ExportWriter(tmp_path / "e", CLUSTER_ID, 7, start_offset=26) as writer:
         writer.append_chunk(b"".join(chunks))
         writer.record([] if by_log else [word])

@@ -42,8 +42,7 @@ def test_draws_cover_every_fault_and_every_size() -> None:
 @pytest.mark.parametrize("name", PROFILES)
 def test_each_profile_fits_any_drawn_config(name: str) -> None:
     for seed in range(50):
-        free = draw_freely(seed)
-        config = apply(seed, free, (name,))
+        config = apply(seed, draw_freely(seed), (name,))
         assert config.brokers >= PROFILES[name].brokers
         assert SwarmConfig.from_json(config.to_json()) == config
         # Who proposes ISRs of partitions that have data knows what he says.

@@ -127,19 +127,12 @@ class Host:
             else 0
         )
         self.core = SimpleNamespace(
-            epoch=self.disk.vote.epoch,
-            role="follower",
-            voted_id=-1,
-            leader_id=-1,
-            log_start_offset=0,
-            log_end_offset=end,
-            flushed_end_offset=end,
-            high_watermark=-1,
-            halted=False,
-            stepped_at=0.0,
+            epoch=self.disk.vote.epoch, role="follower", voted_id=-1, leader_id=-1,
+            log_start_offset=0, log_end_offset=end, flushed_end_offset=end, high_watermark=-1,
+            halted=False, stepped_at=0.0,
             voters=tuple(sorted(self._voters, key=lambda voter: voter.node_id)),
             describe=lambda _now: SimpleNamespace(parked_fetches=0),
-        )
+        )  # fmt: skip
         quorum_config = SimpleNamespace(
             voters=self._voters,
             directory_id=self.disk.identity.directory_id,
@@ -303,8 +296,7 @@ class Trace:
         principal: str = "",
     ) -> int:
         """Append one batch at the end of this node's log; return its end."""
-        log = self.ledger.nodes[name].log
-        base = log.end
+        base = self.ledger.nodes[name].log.end
         chunk = chunk_of(base, epoch, *messages, client=client, principal=principal)
         return self.append_chunk(name, base, chunk, durable=durable)
 

@@ -1,5 +1,6 @@
 """The checker of broker ids and host mappings (KIP-426)."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,46 +173,33 @@ def test_id_kept_for_another_host_is_refused() -> None:
         register(trace, 700, "n2", mapped("n2", 700))
 
 
-def test_session_begins_at_a_heartbeat_not_at_the_commit_of_its_unfencing() -> None:
-    for slow_s in (0.0, 8.0):
-        trace = two_that_hold_replicas()
-        register(trace, 201, "b1")
-        epoch = trace.ledger.golden.end - 1
-        trace.time += 100.0
-        trace.committed(1, by_hand("n1", 201))
-        beats(trace, 201, "b1")
-        # Proposed at once; no majority has it for a while.
-        trace.time += slow_s
+def takes_201(trace: Trace, *, free: bool) -> None:
+    """Let host n1 register as 201, which it may once that id is free."""
+    with nullcontext() if free else refused("was heard from within a session"):
+        register(trace, 201, "n1", mapped("n1", 201))
+
+
+@pytest.mark.parametrize("late", ["unfencing", "response"])
+@pytest.mark.parametrize("slow_s", [0.0, 8.0])
+def test_session_begins_at_a_heartbeat_whenever_its_effects_come(late: str, slow_s: float) -> None:
+    trace = two_that_hold_replicas()
+    register(trace, 201, "b1")
+    epoch = trace.ledger.golden.end - 1
+    trace.time += 100.0
+    trace.committed(1, by_hand("n1", 201))
+    beats(trace, 201, "b1")
+    # Proposed, or answered, at once; no majority has it for a while.
+    trace.time += slow_s
+    if late == "unfencing":
         trace.committed(
             1, pb.BrokerRegistrationChangeRecord(broker_id=201, broker_epoch=epoch, fenced=False)
         )
-        trace.time += 7.0 if slow_s else 6.0
-        if slow_s:
-            # 15 s after it was heard: its session of 9 s is over, and it is fenced.
-            register(trace, 201, "n1", mapped("n1", 201))
-        else:
-            with refused("was heard from within a session"):
-                register(trace, 201, "n1", mapped("n1", 201))
-
-
-def test_late_response_is_not_a_later_contact() -> None:
-    for slow_s in (0.0, 8.0):
-        trace = two_that_hold_replicas()
-        register(trace, 201, "b1")
-        trace.time += 100.0
-        trace.committed(1, by_hand("n1", 201))
-        beats(trace, 201, "b1")
-        trace.time += slow_s
-        answer = rpc.ControllerResponse(
-            correlation_id=1, broker_heartbeat=rpc.BrokerHeartbeatResponse(broker_id=201)
-        )
-        trace.send("c1", "b1", answer)
-        trace.time += 7.0 if slow_s else 6.0
-        if slow_s:
-            register(trace, 201, "n1", mapped("n1", 201))
-        else:
-            with refused("was heard from within a session"):
-                register(trace, 201, "n1", mapped("n1", 201))
+    else:
+        beaten = rpc.BrokerHeartbeatResponse(broker_id=201)
+        trace.send("c1", "b1", rpc.ControllerResponse(correlation_id=1, broker_heartbeat=beaten))
+    trace.time += 7.0 if slow_s else 6.0
+    # 15 s after it was heard: its session of 9 s is over, and it is fenced.
+    takes_201(trace, free=slow_s > 0)
 
 
 def beats(trace: Trace, broker_id: int, host: str) -> None:
@@ -234,8 +222,4 @@ def test_broker_id_is_free_when_its_process_has_died(which: str) -> None:
         # Its successor has asked for the id, and has no answer.
         trace.last.broker_started(SimpleNamespace(name="b1", id=201))
     trace.time += 1.0
-    if which == "dies":
-        register(trace, 201, "n1", mapped("n1", 201))
-    else:
-        with refused("was heard from within a session"):
-            register(trace, 201, "n1", mapped("n1", 201))
+    takes_201(trace, free=which == "dies")

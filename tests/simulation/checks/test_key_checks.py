@@ -46,8 +46,7 @@ def test_success_whose_condition_was_met_passes() -> None:
     one = begin(trace, 1, "a", -1)
     first = trace.committed(1, put("a"))
     end(trace, one, first)
-    other = begin(trace, 2, "b", first)
-    end(trace, other, trace.committed(1, put("b")))
+    end(trace, begin(trace, 2, "b", first), trace.committed(1, put("b")))
     third = begin(trace, 3, "c", first)
     end(trace, third, error="INVALID_UPDATE_VERSION")
     trace.tell("end")
@@ -64,8 +63,7 @@ def test_success_whose_condition_was_not_met_is_refused() -> None:
 
 def test_config_that_differed_from_the_expected_one_is_refused() -> None:
     trace = led(Compared)
-    key = "config:compared-0"
-    operation = begin(trace, 1, "a", "old", key)
+    operation = begin(trace, 1, "a", "old", "config:compared-0")
     record = pb.ConfigRecord(
         resource_type=16, resource_name="compared-0", name="metrics", value="a"
     )

@@ -82,8 +82,7 @@ class Quorum(Trace):
             self.ticks()
 
     def campaigns(self, name: str, epoch: int) -> None:
-        core = self.at(name, "candidate")
-        core.epoch = epoch
+        self.at(name, "candidate").epoch = epoch
         self.step(name, ev.PersistVote(cast(Any, SimpleNamespace())))
 
 

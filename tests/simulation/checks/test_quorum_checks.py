@@ -160,8 +160,7 @@ def test_restart_with_other_bytes_is_refused() -> None:
     trace = _led()
     trace.append("c1", 1, config("k", "a"))
     trace.stop("c1")
-    disk = trace.host("c1").disk
-    disk.live.chunks[-1] = chunk_of(1, 1, config("k", "z"))
+    trace.host("c1").disk.live.chunks[-1] = chunk_of(1, 1, config("k", "z"))
     with refused("I4"):
         trace.start("c1")
 

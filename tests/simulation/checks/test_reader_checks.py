@@ -209,8 +209,7 @@ def test_snapshot_with_another_voter_set_is_refused() -> None:
     _snapshot(trace, image)
     trace.step("c1", event=ev.SnapshotFrozen(SnapshotId(2, 1)))
     header = replace(header_of(image, cluster_id="cluster", generations=()), voters=(voter(1),))
-    log_hash = trace.ledger.golden.log_hashes.at(image.offset + 1)
-    data = b"".join(pieces(image, header, log_hash))
+    data = b"".join(pieces(image, header, trace.ledger.golden.log_hashes.at(image.offset + 1)))
     trace.host("c1").service.replica.snapshots.read = lambda _id, position, max_bytes: data[
         position : position + max_bytes
     ]
@@ -322,8 +321,7 @@ def test_reads_that_match_the_log_pass() -> None:
     one, two = trace.writes("a", ACKNOWLEDGED), trace.writes("b", VISIBLE)
     trace.reads(two, "b", mode=LATEST)
     trace.reads(two, "b", mode=REPEATABLE)
-    read = trace.invoke("read_topics")
-    trace.give(read, offset=two, found=())
+    trace.give(trace.invoke("read_topics"), offset=two, found=())
     assert (trace.last.reads, trace.last.held_to) == (3, 2)
     # Of another broker, before it was acknowledged: nothing was promised.
     trace = _serving(Visibility)
@@ -371,8 +369,7 @@ def test_listing_of_missing_topics_is_refused() -> None:
 def test_read_begun_before_a_write_was_answered_need_not_show_it() -> None:
     trace = _serving(Visibility)
     read = trace.invoke("read_config", mode=LATEST)
-    offset = trace.writes("a", VISIBLE)
-    trace.shows(read, offset - 1)
+    trace.shows(read, trace.writes("a", VISIBLE) - 1)
 
 
 def test_missing_answered_write_is_refused() -> None:
@@ -429,8 +426,7 @@ def test_strict_read_that_misses_a_write_is_refused(steps: list[str], rule: str)
 def test_writes_executed_once_pass() -> None:
     trace = _led(ExactlyOnce)
     trace.writes("a")
-    unknown = trace.invoke("write_config", value="b")
-    trace.give(unknown, "unknown")
+    trace.give(trace.invoke("write_config", value="b"), "unknown")
     trace.give(trace.invoke("write_config", value="c"), "failed")
     trace.committed(1, config("k", "b"))
     trace.tell("end")
@@ -500,8 +496,7 @@ def test_write_ordered_before_one_that_was_answered_first_is_refused() -> None:
     trace.give(second, offset=2)
     trace.give(first, offset=1)
     with refused("is at 1, after 2 returned"):
-        late = trace.invoke("write_config", value="c")
-        trace.last._written("k", late.value, 1)
+        trace.last._written("k", trace.invoke("write_config", value="c").value, 1)
 
 
 def test_topic_creations_are_compared_with_the_calls() -> None:

@@ -36,15 +36,10 @@ ACKNOWLEDGED = 1
 def entry(number: int, **fields: Any) -> pb.AccessControlEntryRecord:
     """Return ALLOW alice CREATE on the topic t, with changes."""
     said = {
-        "resource_type": AclResourceType.TOPIC,
-        "resource_name": "t",
-        "pattern_type": PatternType.LITERAL,
-        "principal": ALICE,
-        "host": "*",
-        "operation": AclOperation.CREATE,
-        "permission_type": AclPermission.ALLOW,
-        **fields,
-    }
+        "resource_type": AclResourceType.TOPIC, "resource_name": "t",
+        "pattern_type": PatternType.LITERAL, "principal": ALICE, "host": "*",
+        "operation": AclOperation.CREATE, "permission_type": AclPermission.ALLOW, **fields,
+    }  # fmt: skip
     return pb.AccessControlEntryRecord(id=number.to_bytes(16, "big"), **said)
 
 
@@ -124,21 +119,22 @@ def test_later_entries_grant_and_revoke_nothing() -> None:
         trace.committed(1, topic("t2"), entry(2, resource_name="t2"), principal=ALICE)
 
 
-def test_permission_for_another_address_is_detected_when_the_call_is_known() -> None:
+@pytest.mark.parametrize(
+    ("granted", "client", "words"),
+    [
+        (entry(1, host=AWAY), "alice", f"from {HERE}"),
+        (entry(1), "mallory", "mallory, who is User:mallory"),
+    ],
+    ids=["address", "principal"],
+)
+def test_another_address_or_principal_is_detected_when_the_call_is_known(
+    granted: pb.AccessControlEntryRecord, client: str, words: str
+) -> None:
     trace = begun()
-    trace.committed(1, entry(1, host=AWAY))
-    call = trace.invoke("access", client="alice")
+    trace.committed(1, granted)
+    call = trace.invoke("access", client=client)
     offset = trace.committed(1, topic(), principal=ALICE)
-    with pytest.raises(CheckFailedError, match=f"from {HERE}"):
-        trace.give(call, offset=offset, response=controller_pb2.ControllerResponse())
-
-
-def test_unauthenticated_principal_is_detected() -> None:
-    trace = begun()
-    trace.committed(1, entry(1))
-    call = trace.invoke("access", client="mallory")
-    offset = trace.committed(1, topic(), principal=ALICE)
-    with pytest.raises(CheckFailedError, match="mallory, who is User:mallory"):
+    with pytest.raises(CheckFailedError, match=words):
         trace.give(call, offset=offset, response=controller_pb2.ControllerResponse())
 
 
