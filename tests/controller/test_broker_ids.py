@@ -149,6 +149,8 @@ def test_host_with_a_lost_disk_gets_its_id_back_in_any_spelling(cell: Ids) -> No
     cell.lose(2)
     assert cell.ask("H2.") == (2, HOSTNAME)
     assert "host h2 is mapped to broker 2" in cell.why
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=3))
+    assert cell.ask("h3") == (3, HOSTNAME), "also an unregistered one"
 
 
 def test_old_incarnation_leaves_every_isr_in_the_same_batch(cell: Ids) -> None:
@@ -196,17 +198,13 @@ def test_late_message_is_not_a_sign_of_life(cell: Ids) -> None:
     cell.no_id(DUPLICATE, request=cell.wanted("h2", asking_for_s=4.0))
 
 
-def test_new_controller_has_heard_from_no_broker_yet(cell: Ids) -> None:
-    """A session that a failover restarted proves nothing."""
+def test_new_controller_has_heard_from_no_broker_yet_be_it_fenced_or_not(cell: Ids) -> None:
+    """[Broker 2 is fenced for its lag, and heartbeats; the leadership moves, and a host that is
+    mapped to its id sends a request at once.] A session that a failover restarted proves nothing.
+    """
     later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
     later.now += 5.0
     later.no_id(DUPLICATE, request=later.wanted("h2", asking_for_s=60.0))
-
-
-def test_new_controller_has_not_heard_from_fenced_brokers_either(cell: Ids) -> None:
-    """[Broker 2 is fenced for its lag, and heartbeats; the leadership moves, and a host that is
-    mapped to its id sends a request at once.]
-    """
     cell.lose(2)
     cell.map("spare", 2)
     later = Ids(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now)
@@ -245,11 +243,6 @@ def test_host_that_a_broker_left_does_not_identify_it(cell: Ids) -> None:
     cell.waits(cell.wanted("h2"), 2, "last at elsewhere:9092")
     assert cell.ask("h2", force=True) == (1001, GENERATED)
     assert "which has now registered from elsewhere:9092" in cell.why
-
-
-def test_unregistered_broker_is_recognized_by_its_host(cell: Ids) -> None:
-    cell.send(rpc.UnregisterBrokerRequest(broker_id=2))
-    assert cell.ask("h2") == (2, HOSTNAME)
 
 
 def test_manual_mapping_assigns_the_id_to_another_host(cell: Ids) -> None:

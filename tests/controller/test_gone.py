@@ -33,6 +33,9 @@ def found_gone(cell: Cell, *broker_ids: int) -> None:
 def test_dead_broker_is_fenced_at_once_with_its_partitions() -> None:
     cell = steady()
     topic = cell.create_on((1, 2), (2, 3))
+    cell.decider.found_gone(1, cell.broker(1).epoch - 1, cell.now)
+    cell.decider.found_gone(7, 0, cell.now)
+    assert cell.due() == [], "evidence about another registration"
     found_gone(cell, 1)
     assert cell.decider.due.next_deadline() <= cell.now
     cell.due()
@@ -68,13 +71,6 @@ def test_heartbeat_cancels_the_suspicion_and_unfences_the_broker() -> None:
     assert not cell.beat(1).is_fenced
     cell.due()
     assert not cell.broker(1).fenced
-
-
-def test_evidence_about_another_registration_is_ignored() -> None:
-    cell = steady()
-    cell.decider.found_gone(1, cell.broker(1).epoch - 1, cell.now)
-    cell.decider.found_gone(7, 0, cell.now)
-    assert cell.due() == []
 
 
 def test_fencing_waits_for_the_strict_read_lease() -> None:

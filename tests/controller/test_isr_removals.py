@@ -118,20 +118,16 @@ def test_next_controller_continues_the_removals() -> None:
     after.check_invariants()
 
 
-def test_remaining_isr_removals_are_urgent() -> None:
+def test_remaining_isr_removals_are_urgent_and_full_disks_do_not_stop_them() -> None:
     at = half_fenced()
     assert at.decider.due.is_urgent()
     assert at.decider.due.next_deadline() <= at.now
-    at.due()
-    assert not at.decider.due.is_urgent()
-    assert at.decider.due.next_deadline() > at.now
-
-
-def test_full_disks_do_not_stop_the_removals() -> None:
-    at = half_fenced()
     while step(at, fencing_only=True):
         pass
     assert isrs_with(at, 1) == 0
+    at.due()
+    assert not at.decider.due.is_urgent()
+    assert at.decider.due.next_deadline() > at.now
 
 
 @pytest.mark.parametrize("successor", ["clean", "unclean", "other disk"])
@@ -198,13 +194,9 @@ def test_controlled_shutdown_continues_with_each_heartbeat() -> None:
     at.beats(2, 3)
     assert at.beat(1, want_shut_down=True).should_shut_down
     assert isrs_with(at, 1) == 0
-
-
-def test_stopping_follower_is_removed_in_batches() -> None:
-    at = cell(2, 1, 3)
-    decision = at.propose(at.decide(at.heartbeat(1, want_shut_down=True)))
-    assert len(decision.records) == 1 + LIMIT
-    assert decision.body.current_state == rpc.STOPPING
+    follower = cell(2, 1, 3)
+    decision = follower.propose(follower.decide(follower.heartbeat(1, want_shut_down=True)))
+    assert (len(decision.records), decision.body.current_state) == (1 + LIMIT, rpc.STOPPING)
 
 
 def leaderless(at: Cell) -> int:

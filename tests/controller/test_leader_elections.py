@@ -242,10 +242,6 @@ def test_unregistering_the_last_member_elects_an_unclean_leader_where_allowed() 
 # --- by itself ----------------------------------------------------------------------------------
 
 
-def _settings(**fields: Any) -> ControllerSettings:
-    return ControllerSettings(broker_session_timeout_ms=9_000, **fields)
-
-
 def _alive(cell: Cell, seconds: float) -> list[int]:
     """Let time pass in small steps; return the records of each batch of partition changes."""
     batches = []
@@ -352,7 +348,7 @@ def test_leader_balance_decides_on_the_newest_state() -> None:
 
 
 def test_topic_that_begins_to_allow_unclean_leaders_gets_them_after_the_interval() -> None:
-    cell = Cell(brokers=2, settings=_settings(unclean_leader_election_interval_ms=20_000))
+    cell = Cell(brokers=2, settings=ControllerSettings(unclean_leader_election_interval_ms=20_000))
     topic, strict = cell.create_on((1, 2)), cell.create_on((1, 2), name="strict")
     cell.silence(1)
     cell.silence(2)

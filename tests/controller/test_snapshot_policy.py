@@ -282,12 +282,10 @@ def test_loading_processes_one_batch_a_step() -> None:
     assert steps >= len(content) // BATCH_BYTES > 10
 
 
-def test_snapshot_under_another_snapshots_name_is_refused() -> None:
+def test_missing_or_differently_named_snapshot_yields_no_state() -> None:
     with pytest.raises(CorruptLogError, match="has a header with end offset"):
         loading(large(3), SnapshotId(5, 1))
 
-
-def test_missing_snapshot_yields_no_state() -> None:
     class Gone(FakeSnapshots):
         def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
             raise LookupError(snapshot_id)
