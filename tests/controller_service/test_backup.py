@@ -112,19 +112,16 @@ def header(image: Image) -> SnapshotHeader:
     return header_of(image, cluster_id="c", generations=(1,))
 
 
-def test_backup_is_never_overwritten(tmp_path: Path) -> None:
+def test_backup_is_never_overwritten_and_a_failed_one_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot write"):
+        write_backup(tmp_path / "no" / "b", an_image(), header(an_image()))
+    assert os.listdir(tmp_path) == []
     file = tmp_path / "b"
     file.write_text("mine")
     with pytest.raises(ConfigError, match="already exists"):
         write_backup(file, an_image(), header(an_image()))
     assert file.read_text() == "mine"
     assert os.listdir(tmp_path) == ["b"]
-
-
-def test_failed_backup_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot write"):
-        write_backup(tmp_path / "no" / "b", an_image(), header(an_image()))
-    assert os.listdir(tmp_path) == []
 
 
 def flip(data: bytes) -> bytes:
