@@ -140,9 +140,14 @@ class Caller:
     async def _read_log(self) -> None:
         """Read the log as an export does, which is not a node."""
         fetch = pb.MetadataFetchRequest(
-            cluster_id=CLUSTER_ID, replica_id=-1, max_bytes=1000, high_watermark=-1,
-            applied_offset=-1, told_lowest_acknowledged_offset=-1, generation=NO_GENERATION,
-        )  # fmt: skip
+            cluster_id=CLUSTER_ID,
+            replica_id=-1,
+            max_bytes=1000,
+            high_watermark=-1,
+            applied_offset=-1,
+            told_lowest_acknowledged_offset=-1,
+            generation=NO_GENERATION,
+        )
         address = self._rng.choice(self._world.controllers).endpoint
         dialer = self._transport.dial(address, Conversation.OBSERVER, SendsOne(fetch))
         await asyncio.sleep(WAITS_S)
@@ -235,10 +240,14 @@ class Caller:
 
     async def _grant(self) -> None:
         entry = pb.AccessControlEntry(
-            resource_type=GROUP_RESOURCE, resource_name=self._rng.choice(NAMES),
-            pattern_type=LITERAL, principal=CALLERS[self._host].principal, host="*", operation=ALL,
+            resource_type=GROUP_RESOURCE,
+            resource_name=self._rng.choice(NAMES),
+            pattern_type=LITERAL,
+            principal=CALLERS[self._host].principal,
+            host="*",
+            operation=ALL,
             permission_type=ALLOW,
-        )  # fmt: skip
+        )
         operation = self._operation("grant itself")
         await self._write([operation], pb.CreateAclsRequest(creations=[entry]))
 

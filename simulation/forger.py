@@ -100,18 +100,29 @@ class Forger(Actors):
     def _vote(self, controller: Any, epoch: int) -> quorum_pb2.QuorumMessage:
         other = self._other(controller)
         vote = quorum_pb2.VoteRequest(
-            cluster_id=CLUSTER_ID, voter_id=controller.id, replica_epoch=epoch, replica_id=other,
-            replica_directory_id=f"dir-{other}", voter_directory_id=f"dir-{controller.id}",
-            last_offset_epoch=epoch, last_offset=1_000_000, pre_vote=True,
-        )  # fmt: skip
+            cluster_id=CLUSTER_ID,
+            voter_id=controller.id,
+            replica_epoch=epoch,
+            replica_id=other,
+            replica_directory_id=f"dir-{other}",
+            voter_directory_id=f"dir-{controller.id}",
+            last_offset_epoch=epoch,
+            last_offset=1_000_000,
+            pre_vote=True,
+        )
         return quorum_pb2.QuorumMessage(correlation_id=1, vote_request=vote)
 
     def _fetch(self, controller: Any, epoch: int) -> quorum_pb2.FetchRequest:
         other = self._other(controller)
         return quorum_pb2.FetchRequest(
-            cluster_id=CLUSTER_ID, replica_id=other, replica_directory_id=f"dir-{other}",
-            current_leader_epoch=epoch, max_bytes=1000, correlation_id=1, high_watermark=-1,
-        )  # fmt: skip
+            cluster_id=CLUSTER_ID,
+            replica_id=other,
+            replica_directory_id=f"dir-{other}",
+            current_leader_epoch=epoch,
+            max_bytes=1000,
+            correlation_id=1,
+            high_watermark=-1,
+        )
 
 
 class SendsOne:

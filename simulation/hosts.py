@@ -168,11 +168,16 @@ class ControllerHost:
         store: Any = _MortalStore(self.disk.open(), self)
         ports = tuple(self.ports)
         service = self.service = ControllerService(
-            self.settings, replace(self.quorum, endpoint=self.endpoint), store, transport,
-            rng=random.Random(self._rng.getrandbits(64)), wall_clock_ms=self._wall_clock_ms,
-            on_failure=self._failed, stopwatch=lambda: self.network.loop.stopwatch(self.name),
+            self.settings,
+            replace(self.quorum, endpoint=self.endpoint),
+            store,
+            transport,
+            rng=random.Random(self._rng.getrandbits(64)),
+            wall_clock_ms=self._wall_clock_ms,
+            on_failure=self._failed,
+            stopwatch=lambda: self.network.loop.stopwatch(self.name),
             tracer=ControllerTap(self, self._watch) if self._watch.checkers else None,
-        )  # fmt: skip
+        )
 
         async def up() -> None:
             # As the shipped program does it: nobody can ask before the log is recovered.
@@ -491,16 +496,21 @@ def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
 def quorum_of(config: SwarmConfig, node_id: int, voters: tuple[Voter, ...]) -> QuorumConfig:
     """Return one controller's quorum config; ``voters``: those of its format."""
     return QuorumConfig(
-        CLUSTER_ID, node_id, f"dir-{node_id}", voters,
+        CLUSTER_ID,
+        node_id,
+        f"dir-{node_id}",
+        voters,
         election_timeout_ms=config.election_timeout_ms,
         election_jitter_max_ms=config.election_timeout_ms // 5,
         fetch_timeout_ms=config.fetch_timeout_ms,
         fetch_max_wait_ms=config.fetch_timeout_ms * 2 // 5,
         request_timeout_ms=config.fetch_timeout_ms,
         fetch_snapshot_max_bytes=config.snapshot_part_bytes or _DEFAULT_PART_BYTES,
-        endpoint=f"c{node_id}:9093", max_metadata_version=versions.LATEST_METADATA_VERSION,
-        is_spare=config.replace_after_ms > 0, leader_priority=int(node_id == config.preferred),
-    )  # fmt: skip
+        endpoint=f"c{node_id}:9093",
+        max_metadata_version=versions.LATEST_METADATA_VERSION,
+        is_spare=config.replace_after_ms > 0,
+        leader_priority=int(node_id == config.preferred),
+    )
 
 
 def settings_of_broker(

@@ -86,10 +86,14 @@ class Warden(Actors):
             host = rng.choice([site.address for site in CALLERS.values()])
         possible = (*sorted(OPERATIONS_OF[type_]), *(AclOperation.ALL,) * 4)
         return pb.AccessControlEntry(
-            resource_type=type_, resource_name=name, pattern_type=pattern, principal=principal,
-            host=host, operation=rng.choice(possible),
+            resource_type=type_,
+            resource_name=name,
+            pattern_type=pattern,
+            principal=principal,
+            host=host,
+            operation=rng.choice(possible),
             permission_type=AclPermission.DENY if denies else AclPermission.ALLOW,
-        )  # fmt: skip
+        )
 
     def _remove(self, given: list[Any]) -> pb.DeleteAclsRequest:
         """Return a request to delete one entry, or all entries of one principal on one resource."""

@@ -114,11 +114,17 @@ class Watcher:
             initial = self._token is None or self._rng.random() < INITIAL_SHARE
             since = None if initial else self._token
             self._watch = watch = Watch(
-                self._transport, [member.endpoint for member in self._world.members],
-                self._wanted.selectors, rng=self._world.rng(f"{self.name} {self._world.now()}"),
-                since=since, initial=initial and self._rng.random() < 0.5, tip=self._wanted.tip,
-                start_timeout_s=1e9, progress_ms=PROGRESS_MS, calls=self._streams,
-            )  # fmt: skip
+                self._transport,
+                [member.endpoint for member in self._world.members],
+                self._wanted.selectors,
+                rng=self._world.rng(f"{self.name} {self._world.now()}"),
+                since=since,
+                initial=initial and self._rng.random() < 0.5,
+                tip=self._wanted.tip,
+                start_timeout_s=1e9,
+                progress_ms=PROGRESS_MS,
+                calls=self._streams,
+            )
             self._world.watch.tell("watch_begun", self.name, since)
             try:
                 async with asyncio.timeout(self._rng.expovariate(1 / LIFE_S)):

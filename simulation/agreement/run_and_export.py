@@ -88,10 +88,15 @@ def live(
     export_committed(golden, directory, random.Random(f"{seed} export"), said)
     failure = outcome.failure
     return ExportedRun(
-        seed, directory, golden.end, witness.sightings, witness.snapshots,
+        seed,
+        directory,
+        golden.end,
+        witness.sightings,
+        witness.snapshots,
         failure="" if failure is None else f"{type(failure).__name__}: {failure}",
-        allow_everyone=outcome.config.allow_everyone, authorizer=outcome.config.authorizer,
-    )  # fmt: skip
+        allow_everyone=outcome.config.allow_everyone,
+        authorizer=outcome.config.authorizer,
+    )
 
 
 def _said(sighting: Sighting, who: Who) -> StateHash:

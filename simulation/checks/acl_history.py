@@ -59,10 +59,15 @@ class AclHistory:
             message = record.message
             if record.type == RecordType.ACCESS_CONTROL_ENTRY:
                 entry = _Entry(
-                    message.resource_type, message.resource_name, message.pattern_type == PREFIXED,
-                    message.principal, message.host, message.operation,
-                    message.permission_type == DENY, offset,
-                )  # fmt: skip
+                    message.resource_type,
+                    message.resource_name,
+                    message.pattern_type == PREFIXED,
+                    message.principal,
+                    message.host,
+                    message.operation,
+                    message.permission_type == DENY,
+                    offset,
+                )
                 self._entries.append(entry)
                 self._by_id[message.id] = entry
             elif record.type == RecordType.REMOVE_ACCESS_CONTROL_ENTRY:

@@ -225,9 +225,14 @@ class Partitions(Checker):
         replicas = tuple(message.replicas)
         partition = self._partitions[key] = _Partition(replicas)
         state = State(
-            offset, replicas, tuple(message.isr), message.leader, message.leader_epoch,
-            message.partition_epoch, RECOVERED,
-        )  # fmt: skip
+            offset,
+            replicas,
+            tuple(message.isr),
+            message.leader,
+            message.leader_epoch,
+            message.partition_epoch,
+            RECOVERED,
+        )
         partition.states.append(state)
         self._moved(key, (), state.isr)
 
@@ -247,10 +252,14 @@ class Partitions(Checker):
         isr = said(message, "isr", before.isr)
         least = before.leader_epoch + (message.HasField("leader") or bool(gone))
         after = State(
-            offset, partition.replicas, isr, said(message, "leader", before.leader),
-            said(message, "leader_epoch", least), before.partition_epoch + 1,
+            offset,
+            partition.replicas,
+            isr,
+            said(message, "leader", before.leader),
+            said(message, "leader_epoch", least),
+            before.partition_epoch + 1,
             said(message, "leader_recovery_state", before.recovery),
-        )  # fmt: skip
+        )
         if after.leader_epoch < least:
             fail(f"I21: {name_of(key)} is led in {after.leader_epoch} at {offset}, after {before}")
         if message.isr_with_epochs:

@@ -58,10 +58,14 @@ class Incidents:
     ) -> None:
         self.happened.append(
             Incident(
-                kind=kind, begins_ms=begins_ms, ends_ms=ends_ms, first_offset=first_offset,
-                last_offset=self._cluster.log.end_offset - 1, brokers=tuple(brokers),
+                kind=kind,
+                begins_ms=begins_ms,
+                ends_ms=ends_ms,
+                first_offset=first_offset,
+                last_offset=self._cluster.log.end_offset - 1,
+                brokers=tuple(brokers),
             )
-        )  # fmt: skip
+        )
         self._busy.difference_update(brokers)
 
     def _fail_over(self, at_ms: int) -> None:

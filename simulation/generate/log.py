@@ -59,13 +59,25 @@ class GeneratedLog:
         self.timestamp_ms = at_ms
         client_id, sequence, done = client
         data = batch.encode(
-            records, base_offset=base, epoch=self.epoch, timestamp_ms=at_ms, control=control,
-            principal=principal, client_id=client_id, sequence=sequence, all_below_done=done,
-        )  # fmt: skip
+            records,
+            base_offset=base,
+            epoch=self.epoch,
+            timestamp_ms=at_ms,
+            control=control,
+            principal=principal,
+            client_id=client_id,
+            sequence=sequence,
+            all_below_done=done,
+        )
         self.draft.apply_batch(
-            list(records), base_offset=base, epoch=self.epoch, timestamp_ms=at_ms,
-            client_id=client_id, sequence=sequence, all_below_done=done,
-        )  # fmt: skip
+            list(records),
+            base_offset=base,
+            epoch=self.epoch,
+            timestamp_ms=at_ms,
+            client_id=client_id,
+            sequence=sequence,
+            all_below_done=done,
+        )
         for listener in self.listeners:
             listener(records, base)
         self.log_hash = extended(self.log_hash, data)

@@ -99,9 +99,13 @@ EVICTED = SwarmConfig(
 """More exactly-once clients than may be open, and answers that are lost."""
 
 OVERTAKEN = replace(
-    ASKED, direct_clients=100, writes_per_s=100.0, asks_share=0.98, timeout_s=3.0,
+    ASKED,
+    direct_clients=100,
+    writes_per_s=100.0,
+    asks_share=0.98,
+    timeout_s=3.0,
     faults={"overtaken": 1.0},
-)  # fmt: skip
+)
 """Leaders that hear from the others too late, and from their Fetches first."""
 
 DIVERGED = SwarmConfig(
@@ -383,15 +387,24 @@ WATCHED = replace(
 """Watchers with rights that change all the time, sent from broker to broker."""
 
 RIGHTS_LATE = replace(
-    RIGHTS, delay_min_ms=1.0, delay_mean_ms=20.0, fetch_timeout_ms=2000, session_timeout_ms=3000,
-    disk_max_ms=5.0, faults={"clog": 1.0, "broker_behind": 1.0},
-)  # fmt: skip
+    RIGHTS,
+    delay_min_ms=1.0,
+    delay_mean_ms=20.0,
+    fetch_timeout_ms=2000,
+    session_timeout_ms=3000,
+    disk_max_ms=5.0,
+    faults={"clog": 1.0, "broker_behind": 1.0},
+)
 """The same over long ways: some brokers know of a change before others do, and reads wait."""
 
 RIGHTS_PENDING = replace(
-    RIGHTS, disk_min_ms=30.0, disk_max_ms=90.0, fetch_timeout_ms=2000, entries_per_s=40.0,
+    RIGHTS,
+    disk_min_ms=30.0,
+    disk_max_ms=90.0,
+    fetch_timeout_ms=2000,
+    entries_per_s=40.0,
     callers_per_s=200.0,
-)  # fmt: skip
+)
 """The same on slow disks: many decisions precede the commit of what they build on."""
 
 DISKS = SwarmConfig(

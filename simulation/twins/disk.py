@@ -351,9 +351,13 @@ class SimLogStore(disk_hardware.SimStore):
         self._commit.recovered(found.end_offset)
         self._recovered = True
         return log_bounds.recovered(
-            disk.vote, disk.state, found, tuple(sorted(disk.snapshots)), newest,
+            disk.vote,
+            disk.state,
+            found,
+            tuple(sorted(disk.snapshots)),
+            newest,
             disk.identity.generation,
-        )  # fmt: skip
+        )
 
     def _newest_sound(self) -> tuple[api.SnapshotId, SnapshotHeader] | None:
         snapshots = self._disk.snapshots

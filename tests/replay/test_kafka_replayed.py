@@ -512,9 +512,13 @@ def test_every_job_answers_for_a_nearly_empty_log(
 ) -> None:
     imported(kafka.write_node(tmp_path / "node", log), tmp_path / "exported")
     asked = JobRequest(
-        job=job, export=str(tmp_path / "exported"), engine="local", key=("topic", ""),
-        from_offset=0, output=str(tmp_path / "report.html"),
-    )  # fmt: skip
+        job=job,
+        export=str(tmp_path / "exported"),
+        engine="local",
+        key=("topic", ""),
+        from_offset=0,
+        output=str(tmp_path / "report.html"),
+    )
     assert run_job(asked, spark=False) in (0, 3)
     assert capsys.readouterr().err == ""
 

@@ -316,12 +316,16 @@ def rewritten(directory: Path, one: Checkpoint, image: Image, log_hash: Any) -> 
     data = b"".join(pieces(image, says, log_hash))
     (directory / one.file).write_bytes(data)
     return replace(
-        one, offset=image.offset, epoch=image.epoch, timestamp_ms=image.timestamp_ms,
-        bytes=len(data), sha256=hashlib.sha256(data).hexdigest(),
+        one,
+        offset=image.offset,
+        epoch=image.epoch,
+        timestamp_ms=image.timestamp_ms,
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
         state_hash=format_hash(image.state_hash),
         log_hash="" if log_hash is None else log_hash.digest.hex(),
         log_hash_begin_offset=-1 if log_hash is None else log_hash.begin_offset,
-    )  # fmt: skip
+    )
 
 
 def exchange(directory: Path, *changed: tuple[Checkpoint, Checkpoint | None]) -> None:

@@ -104,14 +104,25 @@ class LogHistory:
                 max(0, sequence - self.rng.randrange(100)) if client_id in self.draft.clients else 0
             )
         data = batch.encode(
-            [each.data for each in records], base_offset=base, epoch=self.epoch,
-            timestamp_ms=self.timestamp_ms, control=control, principal=principal,
-            client_id=client_id, sequence=sequence, all_below_done=done,
-        )  # fmt: skip
+            [each.data for each in records],
+            base_offset=base,
+            epoch=self.epoch,
+            timestamp_ms=self.timestamp_ms,
+            control=control,
+            principal=principal,
+            client_id=client_id,
+            sequence=sequence,
+            all_below_done=done,
+        )
         self.draft.apply_batch(
-            records, base_offset=base, epoch=self.epoch, timestamp_ms=self.timestamp_ms,
-            client_id=client_id, sequence=sequence, all_below_done=done,
-        )  # fmt: skip
+            records,
+            base_offset=base,
+            epoch=self.epoch,
+            timestamp_ms=self.timestamp_ms,
+            client_id=client_id,
+            sequence=sequence,
+            all_below_done=done,
+        )
         self.positions[base] = len(self.batches)
         self.batches.append(data)
         self.hashes[self.draft.offset] = self.draft.state_hash % 2**128
@@ -349,10 +360,15 @@ class LogHistory:
     ) -> bytes:
         """Return the entry's id."""
         entry = pb.AccessControlEntryRecord(
-            id=self.rng.getrandbits(128).to_bytes(16, "big"), resource_type=type_,
-            resource_name=name, pattern_type=pattern, principal=principal, host=host,
-            operation=operation, permission_type=permission,
-        )  # fmt: skip
+            id=self.rng.getrandbits(128).to_bytes(16, "big"),
+            resource_type=type_,
+            resource_name=name,
+            pattern_type=pattern,
+            principal=principal,
+            host=host,
+            operation=operation,
+            permission_type=permission,
+        )
         self.append(entry, principal=by)
         self.entries.append(entry.id)
         return entry.id
@@ -419,10 +435,14 @@ class LogHistory:
         """Return a node's report of its state and log hash at the end of a batch."""
         known = self.log_hashes[offset]
         return StateHash(
-            offset=offset, epoch=self.epoch, state_hash=format_hash(self.hashes[offset]),
-            node_id=node_id, source="image", log_hash=known.digest.hex(),
+            offset=offset,
+            epoch=self.epoch,
+            state_hash=format_hash(self.hashes[offset]),
+            node_id=node_id,
+            source="image",
+            log_hash=known.digest.hex(),
             log_hash_begin_offset=known.begin_offset,
-        )  # fmt: skip
+        )
 
     def run(self, records: int) -> LogHistory:
         """Append until the log has at least ``records`` records."""

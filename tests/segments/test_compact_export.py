@@ -189,9 +189,13 @@ def test_following_export_merges_accumulated_files(tmp_path: Path) -> None:
     source = Growing(LogHistory(102).run(90), batches=1)
     most: list[int] = []
     summary = follow(
-        source, tmp_path, PublishPolicy(interval_s=0.5, compact_at=5), stop=source.over,
-        published=lambda manifest: most.append(len(manifest.of_kind(RAW))), clock=source.clock,
-    )  # fmt: skip
+        source,
+        tmp_path,
+        PublishPolicy(interval_s=0.5, compact_at=5),
+        stop=source.over,
+        published=lambda manifest: most.append(len(manifest.of_kind(RAW))),
+        clock=source.clock,
+    )
     batches = source.history.batches
     assert (summary.records, summary.batches) == (source.history.end_offset, len(batches))
     assert max(most) <= 6 < len(most)

@@ -62,9 +62,13 @@ def manifest(end_offset: int) -> Manifest:
         min_timestamp_ms=0, max_timestamp_ms=0, batches=1, records=end_offset, bytes=1, sha256="",
     )  # fmt: skip
     return Manifest(
-        cluster_id="c", generation=0, history_begin=0, high_watermark=end_offset, exported_at="",
+        cluster_id="c",
+        generation=0,
+        history_begin=0,
+        high_watermark=end_offset,
+        exported_at="",
         segments=(segment,),
-    )  # fmt: skip
+    )
 
 
 def run(cluster: Cluster, *messages: Any) -> None:

@@ -80,10 +80,15 @@ def chunk_of(
     """One batch."""
     control = isinstance(messages[0], (pb.LeaderChangeRecord, pb.VotersRecord))
     return batch.encode(
-        [record(message).data for message in messages], base_offset=base_offset, epoch=epoch,
-        timestamp_ms=timestamp_ms, control=control, client_id=client[0], sequence=client[1],
+        [record(message).data for message in messages],
+        base_offset=base_offset,
+        epoch=epoch,
+        timestamp_ms=timestamp_ms,
+        control=control,
+        client_id=client[0],
+        sequence=client[1],
         principal=principal,
-    )  # fmt: skip
+    )
 
 
 class Chunks:
@@ -163,9 +168,13 @@ class Broker:
     def up(self, epoch: int = -1) -> None:
         tip = SimpleNamespace(offset=-1, epoch=0, state_hash=0)
         view = SimpleNamespace(
-            tip=tip, known_lao=-1, known_lao_epoch=-1, controller_epoch=0, generation=0,
+            tip=tip,
+            known_lao=-1,
+            known_lao_epoch=-1,
+            controller_epoch=0,
+            generation=0,
             repeatable=None,
-        )  # fmt: skip
+        )
         self.service = SimpleNamespace(view=view, image=tip, lifecycle=SimpleNamespace(epoch=epoch))
         self.incarnation += 1
 

@@ -22,9 +22,13 @@ def logged(offset: int, value: str, *, epoch: int = 1, sequence: int = 0) -> byt
         resource_type=CLIENT_METRICS, resource_name="key", name=CONFIG_KEY, value=value
     )
     return batch.encode(
-        [record(written).data], base_offset=offset, epoch=epoch, timestamp_ms=1,
-        client_id=7 if sequence else 0, sequence=sequence,
-    )  # fmt: skip
+        [record(written).data],
+        base_offset=offset,
+        epoch=epoch,
+        timestamp_ms=1,
+        client_id=7 if sequence else 0,
+        sequence=sequence,
+    )
 
 
 class Told:

@@ -330,10 +330,14 @@ def test_rights_checker_agrees_with_the_authorizer(operation: int) -> None:
                             trace.committed(
                                 1,
                                 entry(
-                                    number, pattern_type=pattern, resource_name=name,
-                                    permission_type=permission, operation=one, host=host,
+                                    number,
+                                    pattern_type=pattern,
+                                    resource_name=name,
+                                    permission_type=permission,
+                                    operation=one,
+                                    host=host,
                                 ),
-                            )  # fmt: skip
+                            )
     authorizer, golden = Authorizer(), trace.ledger.golden
     asked = 0
     for offset, image in golden.images.items():
