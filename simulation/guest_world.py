@@ -74,9 +74,16 @@ def _close(work: Any) -> None:
 def guest_config(controllers: int, brokers: int, faults: Mapping[str, float]) -> SwarmConfig:
     """Return the config of a cluster with default settings that keeps partitions."""
     return SwarmConfig(
-        voters=controllers, brokers=brokers, clients=0, writes_per_s=0.0, reads_per_s=0.0,
-        data_per_s=1.0, replica_lag_ms=30_000, all_features=True, faults=dict(faults),
-    )  # fmt: skip
+        voters=controllers,
+        brokers=brokers,
+        clients=0,
+        writes_per_s=0.0,
+        reads_per_s=0.0,
+        data_per_s=1.0,
+        replica_lag_ms=30_000,
+        all_features=True,
+        faults=dict(faults),
+    )
 
 
 class GuestSurroundings(Surroundings, Protocol):
@@ -277,10 +284,22 @@ async def kill_program(world: GuestWorld, rng: random.Random) -> None:
 
 
 _OF_NODES = (
-    "kill_controller", "kill_all_controllers", "kill_broker", "stop_broker", "pause", "long_pause",
-    "clock_jump", "resign", "partition", "one_way", "isolate", "split", "flapping", "clog",
+    "kill_controller",
+    "kill_all_controllers",
+    "kill_broker",
+    "stop_broker",
+    "pause",
+    "long_pause",
+    "clock_jump",
+    "resign",
+    "partition",
+    "one_way",
+    "isolate",
+    "split",
+    "flapping",
+    "clog",
     "reset_links",
-)  # fmt: skip
+)
 GUEST_FAULTS: dict[str, Any] = {
     **{name: AGAIN_AND_AGAIN[name] for name in _OF_NODES},
     **{fault.__name__: fault for fault in (pause_program, cut_program, kill_program)},

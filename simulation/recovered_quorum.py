@@ -188,10 +188,23 @@ def checkers_after(
     held.begin_after(old(Held))
     watches.begin_after(old(Watches))
     fresh: list[Checker] = [
-        ledger, Elections(ledger), Commitment(ledger), Durability(ledger), States(ledger),
-        SnapshotParts(), Visibility(ledger), Queues(), Turns(), Contradictions(), data, clients,
-        recovered, Linearizability(ledger), held, watches,
-    ]  # fmt: skip
+        ledger,
+        Elections(ledger),
+        Commitment(ledger),
+        Durability(ledger),
+        States(ledger),
+        SnapshotParts(),
+        Visibility(ledger),
+        Queues(),
+        Turns(),
+        Contradictions(),
+        data,
+        clients,
+        recovered,
+        Linearizability(ledger),
+        held,
+        watches,
+    ]
     for checker in fresh:
         checker.begin(_Present(world, generation) if isinstance(checker, States) else world)
     data.lost_disks.update(old_data.lost_disks)

@@ -92,10 +92,18 @@ def hang(seed: int) -> tuple[Outcome, Replaced]:
     """Make one run. A needless election is the outcome's failure; late replacements are listed."""
     rng = random.Random(f"{seed} silent leader")
     config = replace(
-        draw_freely(seed), voters=rng.choice((3, 3, 5)), brokers=rng.choice((0, 1)), safety_s=20.0,
-        faults={}, disk_max_ms=2.0, queue_messages=65536, election_timeout_ms=TIMEOUT_MS,
-        fetch_timeout_ms=TIMEOUT_MS, drift=0.0, timeout_s=5.0,
-    )  # fmt: skip
+        draw_freely(seed),
+        voters=rng.choice((3, 3, 5)),
+        brokers=rng.choice((0, 1)),
+        safety_s=20.0,
+        faults={},
+        disk_max_ms=2.0,
+        queue_messages=65536,
+        election_timeout_ms=TIMEOUT_MS,
+        fetch_timeout_ms=TIMEOUT_MS,
+        drift=0.0,
+        timeout_s=5.0,
+    )
     outcome, replaced = Outcome(seed, config), Replaced()
     run_world(outcome, lambda: SilentLeaderWorld(outcome, Needless(), replaced))
     return outcome, replaced

@@ -24,9 +24,14 @@ TOPIC = "records"
 PARTITIONS = 3
 TIMEOUT_S = 5.0
 CONFIG = SwarmConfig(
-    clients=3, direct_clients=1, writes_per_s=40.0, reads_per_s=40.0, strict_share=0.4,
-    timeout_s=TIMEOUT_S, round_robin=True,
-)  # fmt: skip
+    clients=3,
+    direct_clients=1,
+    writes_per_s=40.0,
+    reads_per_s=40.0,
+    strict_share=0.4,
+    timeout_s=TIMEOUT_S,
+    round_robin=True,
+)
 
 
 @dataclass(slots=True)

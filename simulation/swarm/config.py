@@ -48,8 +48,12 @@ DRAWN_BESIDE = {
 }
 """Faults beside which others are drawn, in half of the runs: voters change there anyway."""
 DRAWN_BY_PROFILES = (
-    "slow_fetch", "whole_roll", "thought_dead", "controllers_away", "all_disks_low",
-)  # fmt: skip
+    "slow_fetch",
+    "whole_roll",
+    "thought_dead",
+    "controllers_away",
+    "all_disks_low",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +233,13 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
         if config.brokers:
             # What brokers hold is judged, too.
             config = replace(
-                config, brokers=max(config.brokers, 2), data_per_s=config.data_per_s or 5.0,
-                isr_changes_per_s=0.0, session_timeout_ms=1500, replica_lag_ms=500,
-            )  # fmt: skip
+                config,
+                brokers=max(config.brokers, 2),
+                data_per_s=config.data_per_s or 5.0,
+                isr_changes_per_s=0.0,
+                session_timeout_ms=1500,
+                replica_lag_ms=500,
+            )
     config = _draw_authorizer(_rng(seed, "authorizer"), config)
     watchers = _rng(seed, "watchers").choice((0, 0, 2, 4))
     # With permissions if the run has any. A recovered log alone shows the value of a lock
@@ -279,22 +287,35 @@ def draw_freely(seed: int) -> SwarmConfig:
     if old and "raise_features" not in names and rng.random() < 0.5:
         names.append("raise_features")
     config = SwarmConfig(
-        voters=voters, observers=rng.choice((0, 0, 0, 1, 2)),
-        brokers=rng.choice((0, 1, 2, 3, 3, 3, 4, 5, 8)), clients=rng.randint(1, 3),
-        direct_clients=rng.choice((0, 0, 1)), writes_per_s=rng.choice((2.0, 5.0, 10.0)),
-        reads_per_s=rng.choice((0.0, 5.0, 10.0)), topics_share=rng.choice((0.0, 0.1, 0.3)),
-        value_bytes=rng.choice((10, 10, 1000, 20000)), shared_keys=rng.randint(0, 4),
-        timeout_s=rng.choice((0.3, 3.0, 3.0, 10.0)), safety_s=rng.uniform(8.0, 25.0),
-        delay_min_ms=0.05 * slow, delay_mean_ms=0.15 * slow,
-        disk_max_ms=rng.choice((0.5, 2.0, 2.0, 20.0)), election_timeout_ms=timeout_ms,
-        fetch_timeout_ms=timeout_ms, session_timeout_ms=rng.choice((1500, 3000, 9000)),
-        queue_messages=rng.choice((64, 65536)), drift=rng.choice((0.0, 0.0, 0.01, 0.1)),
+        voters=voters,
+        observers=rng.choice((0, 0, 0, 1, 2)),
+        brokers=rng.choice((0, 1, 2, 3, 3, 3, 4, 5, 8)),
+        clients=rng.randint(1, 3),
+        direct_clients=rng.choice((0, 0, 1)),
+        writes_per_s=rng.choice((2.0, 5.0, 10.0)),
+        reads_per_s=rng.choice((0.0, 5.0, 10.0)),
+        topics_share=rng.choice((0.0, 0.1, 0.3)),
+        value_bytes=rng.choice((10, 10, 1000, 20000)),
+        shared_keys=rng.randint(0, 4),
+        timeout_s=rng.choice((0.3, 3.0, 3.0, 10.0)),
+        safety_s=rng.uniform(8.0, 25.0),
+        delay_min_ms=0.05 * slow,
+        delay_mean_ms=0.15 * slow,
+        disk_max_ms=rng.choice((0.5, 2.0, 2.0, 20.0)),
+        election_timeout_ms=timeout_ms,
+        fetch_timeout_ms=timeout_ms,
+        session_timeout_ms=rng.choice((1500, 3000, 9000)),
+        queue_messages=rng.choice((64, 65536)),
+        drift=rng.choice((0.0, 0.0, 0.01, 0.1)),
         snapshot_bytes=rng.choice((0, 1000, 1000, 5000, 50000)),
-        retention_bytes=rng.choice((1, 5000, 20000, 100000)), release_version=1 if old else 0,
-        auto_join=rng.random() < 0.1, max_clients=rng.choice((0, 0, 0, 2)),
+        retention_bytes=rng.choice((1, 5000, 20000, 100000)),
+        release_version=1 if old else 0,
+        auto_join=rng.random() < 0.1,
+        max_clients=rng.choice((0, 0, 0, 2)),
         faults={name: FAULTS[name].draw(rng) for name in names},
-        numbered_share=rng.choice((0.0, 0.5, 1.0)), asks_share=rng.choice((0.0, 0.0, 0.5, 0.9)),
-    )  # fmt: skip
+        numbered_share=rng.choice((0.0, 0.5, 1.0)),
+        asks_share=rng.choice((0.0, 0.0, 0.5, 0.9)),
+    )
 
     def drawn(names: tuple[str, ...], rng: random.Random) -> dict[str, float]:
         return {name: FAULTS[name].draw(rng) for name in names if rng.random() < share}
@@ -404,9 +425,13 @@ def _operated(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 def _newcomers(config: SwarmConfig) -> SwarmConfig:
     return replace(
-        config, release_version=0, topics_share=max(config.topics_share, 0.1),
-        session_timeout_ms=1500, adopt_after_ms=1000, safety_s=max(config.safety_s, 9.0),
-    )  # fmt: skip
+        config,
+        release_version=0,
+        topics_share=max(config.topics_share, 0.1),
+        session_timeout_ms=1500,
+        adopt_after_ms=1000,
+        safety_s=max(config.safety_s, 9.0),
+    )
 
 
 def _ids(config: SwarmConfig, rng: random.Random) -> SwarmConfig:

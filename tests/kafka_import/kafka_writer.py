@@ -12,8 +12,13 @@ import google_crc32c
 from replay.kafka.records import CONTROL, METADATA, Field, Schema
 
 _FIXED = {
-    "int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": ">q", "float64": ">d",
-}  # fmt: skip
+    "int8": ">b",
+    "int16": ">h",
+    "uint16": ">H",
+    "int32": ">i",
+    "int64": ">q",
+    "float64": ">d",
+}
 NUMBER = {schema.name: number for number, schema in METADATA.items()}
 CONTROL_NUMBER = {schema.name: number for number, schema in CONTROL.items()}
 

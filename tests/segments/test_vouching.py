@@ -314,9 +314,14 @@ def test_restored_log_is_vouched_for_from_its_beginning(tmp_path: Path, by_log: 
         span: dict[str, Any] = {"log_hash_begin_offset": 26, "log_hash_end_offset": 28}
         append(pb.ProgressRecord(log_hash=known.digest, **span))
     word = StateHash(
-        offset=27, epoch=1, state_hash="0" * 32, node_id=1, source="image",
-        log_hash=known.digest.hex(), log_hash_begin_offset=26,
-    )  # fmt: skip
+        offset=27,
+        epoch=1,
+        state_hash="0" * 32,
+        node_id=1,
+        source="image",
+        log_hash=known.digest.hex(),
+        log_hash_begin_offset=26,
+    )
     with ExportWriter(tmp_path / "e", CLUSTER_ID, 7, start_offset=26) as writer:
         writer.append_chunk(b"".join(chunks))
         writer.record([] if by_log else [word])

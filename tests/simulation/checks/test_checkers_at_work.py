@@ -25,12 +25,27 @@ AWAY = SwarmConfig(
     safety_s=8.0, session_timeout_ms=1500, work_us=50.0, faults={"controllers_away": 0.5}
 )
 OTHERS = (
-    (2, configs.TWINS), (1, configs.LOW), (1, configs.MAPPED), (1, configs.OPERATED), (0, AWAY),
-    (1, configs.TRANSFERS), (5, configs.BUILDS), (1, configs.RIGHTS), (1, configs.WATCHES),
-    (1, configs.WATCHED), (1, configs.KEEPERS), (2, configs.KEEPS_LITTLE), (0, configs.RECOVERED),
-    (1, configs.HOLDERS), (1, configs.OUTLIVED), (1, configs.CLOCKS_RIGHTED), (0, configs.REPLACED),
-    (1, configs.CORDONED), (1, configs.SET_BACK), (0, configs.DATA_LOW),
-)  # fmt: skip
+    (2, configs.TWINS),
+    (1, configs.LOW),
+    (1, configs.MAPPED),
+    (1, configs.OPERATED),
+    (0, AWAY),
+    (1, configs.TRANSFERS),
+    (5, configs.BUILDS),
+    (1, configs.RIGHTS),
+    (1, configs.WATCHES),
+    (1, configs.WATCHED),
+    (1, configs.KEEPERS),
+    (2, configs.KEEPS_LITTLE),
+    (0, configs.RECOVERED),
+    (1, configs.HOLDERS),
+    (1, configs.OUTLIVED),
+    (1, configs.CLOCKS_RIGHTED),
+    (0, configs.REPLACED),
+    (1, configs.CORDONED),
+    (1, configs.SET_BACK),
+    (0, configs.DATA_LOW),
+)
 """Twins; disks below their reserve; ids that are given by hand, adopted and new; levels that are
 lowered; controllers that are away, and code that takes time; snapshots in many parts; nodes of two
 builds; rights that change; clients that watch, also with such rights; leases and locks; partitions

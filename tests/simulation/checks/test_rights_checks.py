@@ -36,10 +36,15 @@ ACKNOWLEDGED = 1
 def entry(number: int, **fields: Any) -> pb.AccessControlEntryRecord:
     """Return ALLOW alice CREATE on the topic t, with changes."""
     said = {
-        "resource_type": AclResourceType.TOPIC, "resource_name": "t",
-        "pattern_type": PatternType.LITERAL, "principal": ALICE, "host": "*",
-        "operation": AclOperation.CREATE, "permission_type": AclPermission.ALLOW, **fields,
-    }  # fmt: skip
+        "resource_type": AclResourceType.TOPIC,
+        "resource_name": "t",
+        "pattern_type": PatternType.LITERAL,
+        "principal": ALICE,
+        "host": "*",
+        "operation": AclOperation.CREATE,
+        "permission_type": AclPermission.ALLOW,
+        **fields,
+    }
     return pb.AccessControlEntryRecord(id=number.to_bytes(16, "big"), **said)
 
 
