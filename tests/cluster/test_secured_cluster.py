@@ -282,7 +282,7 @@ def test_validity_of_certificates_is_shown_and_an_expired_one_is_reported(
     for node in (cluster.controllers[0], cluster.brokers[0]):
         valid_s = metric(node, "raftlog_certificate_valid_seconds")
         assert 0 < valid_s <= 2 * 86_400, "they were issued for two days"
-    told = doctor(secured, client, 0, "NOTICE The certificate of node 1 expires in")
+    told = doctor(secured, client, 0, "NOTICE Certificates expire soon or have expired: node 1 (")
     assert told.startswith("HEALTHY:")
     assert "all but" not in told
 
