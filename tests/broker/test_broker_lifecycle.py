@@ -233,11 +233,6 @@ def test_contact_counts_from_the_time_the_heartbeat_was_sent() -> None:
     assert life.it.self_fenced(sent_at + 12.1)
 
 
-def test_paused_process_considers_itself_fenced_without_any_event() -> None:
-    life = Life().active()
-    assert life.it.self_fenced(life.now + 60)
-
-
 def test_the_self_fencing_timeout_must_exceed_the_session_timeout() -> None:
     with pytest.raises(ConfigError, match=r"broker\.fencing\.timeout\.ms"):
         LifecycleSettings(fencing_timeout_ms=9000)
@@ -291,13 +286,6 @@ def test_image_with_a_later_offset_alone_completes_the_registration() -> None:
     assert life.state() is State.ACTIVE
     life.it.registered(EPOCH, life.now, metadata_offset=EPOCH + 8)
     assert life.state() is State.ACTIVE, "the offset was taken"
-
-
-def test_image_older_than_the_registration_is_ignored() -> None:
-    life = Life().registered()
-    life.image(EPOCH - 2, gone=True)
-    life.image(EPOCH - 1, epoch=3, incarnation="predecessor")
-    assert life.exit() is None
 
 
 def test_registration_of_this_process_under_another_epoch_is_renewed() -> None:
@@ -402,13 +390,6 @@ def test_registration_is_renewed_when_the_log_lost_what_was_applied() -> None:
     assert life.state() is State.INITIAL
     life.ok()
     assert life.poll() == Register(EPOCH)
-
-
-def test_registration_counts_from_its_epoch_when_the_controller_sends_no_offset() -> None:
-    life = Life()
-    assert isinstance(life.poll(), Register)
-    life.it.registered(EPOCH, life.now, metadata_offset=0)
-    assert life.it.shown_from == EPOCH
 
 
 def test_controlled_shutdown_ends_when_the_controller_allows_it() -> None:
@@ -571,15 +552,6 @@ def test_broker_leaves_in_order_when_heartbeats_are_disabled() -> None:
     assert life.poll() == Heartbeat(EPOCH, True, State.STOPPING)
     life.ok(should_shut_down=True)
     assert life.it.exit.clean
-
-
-def test_shutdown_times_out_when_heartbeats_are_disabled() -> None:
-    life = without_heartbeats()
-    life.it.stop(life.now)
-    assert isinstance(life.poll(), Heartbeat)
-    life.now += 30
-    assert life.poll() is None
-    assert not life.it.exit.clean
 
 
 def test_replaced_broker_exits_when_heartbeats_are_disabled() -> None:

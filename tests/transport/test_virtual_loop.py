@@ -107,16 +107,20 @@ async def ticking(ticks: list[float], every_s: float) -> None:
         ticks.append(loop_now())
 
 
-@simulated
-async def test_paused_host_runs_nothing_and_then_catches_up() -> None:
+def two_hosts() -> tuple[VirtualLoop, list[float], list[float], list[asyncio.Task[None]]]:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    one: list[float] = []
-    two: list[float] = []
+    one, two = list[float](), list[float]()
     tasks = [
-        loop.create_task(ticking(one, 1), context=host_context("one")),
-        loop.create_task(ticking(two, 1), context=host_context("two")),
+        loop.create_task(ticking(ticks, 1), context=host_context(name))
+        for name, ticks in (("one", one), ("two", two))
     ]
+    return loop, one, two, tasks
+
+
+@simulated
+async def test_paused_host_runs_nothing_and_then_catches_up() -> None:
+    loop, one, two, tasks = two_hosts()
     await asyncio.sleep(2.5)
     loop.pause_host("one")
     await asyncio.sleep(5)
@@ -130,14 +134,7 @@ async def test_paused_host_runs_nothing_and_then_catches_up() -> None:
 
 @simulated
 async def test_dropped_host_never_runs_again() -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    one: list[float] = []
-    two: list[float] = []
-    tasks = [
-        loop.create_task(ticking(one, 1), context=host_context("one")),
-        loop.create_task(ticking(two, 1), context=host_context("two")),
-    ]
+    loop, one, two, tasks = two_hosts()
     await asyncio.sleep(2.5)
     loop.drop_host("one")
     tasks.append(loop.create_task(ticking(one, 10), context=host_context("one")))
