@@ -311,16 +311,22 @@ def ping_pong_in_a_process(prelude: str, environment: dict[str, str]) -> tuple[f
     return float(share), state
 
 
+IDLE_SHARE = 0.05
+"""Between the CPU share of EventEngine threads that are idle, 0.004, and that of busy ones, 0.12.
+Idle ones still tick by the clock: a process with a tenth of a core had 0.009.
+"""
+
+
 def test_event_engine_is_off_and_its_threads_are_idle() -> None:
     share, state = ping_pong_in_a_process("", {})
     assert state == "off"
-    assert share < 0.02
+    assert share < IDLE_SHARE
 
 
 def test_operators_own_experiments_are_kept_and_reported() -> None:
     share, state = ping_pong_in_a_process("", {"GRPC_EXPERIMENTS": "-event_engine_client"})
     assert state == "on: GRPC_EXPERIMENTS lacks -event_engine_listener"
-    assert share > 0.02
+    assert share > IDLE_SHARE
 
 
 def test_switches_after_the_grpc_import_are_reported() -> None:
