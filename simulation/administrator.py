@@ -1,5 +1,5 @@
 """An administrator client: reassignments, cancellations, more partitions, leader elections. It
-draws requests from a broker's newest image, so most make sense, and some come too late.
+chooses requests by a broker's newest image, so most make sense, and some come too late.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ UNDER_WAY_MAX = 8
 
 
 class Administrator(Actors):
-    """One for a world; without brokers, or with a rate of 0, it does nothing."""
+    """The administrator of a world; without brokers, or with a rate of 0, it does nothing."""
 
     name = "admin"
     _client: ControllerClient
@@ -166,7 +166,7 @@ REMOVED, ANEW = 0.05, 0.05
 
 
 class Exporters(Actors):
-    """One host with the exporters of ``NAMES``; with a rate of 0 it does nothing."""
+    """The exporters of ``NAMES``, on one host; with a rate of 0 they do nothing."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, *[HOST] * bool(world.config.exports_per_s))
@@ -199,7 +199,7 @@ class Exporters(Actors):
 
 
 def _change(name: str, listed: Any, draw: float, share: float) -> pb.ExportCursorAlteration | None:
-    """Remove it; begin anew; or read on for a share of what there is."""
+    """Return a change that removes, restarts or advances the cursor; or None."""
     old = next((one for one in listed.cursors if one.name == name), None)
     begin, end = listed.log_start_offset, listed.high_watermark
     if old is None or draw < ANEW or old.end_offset < begin:

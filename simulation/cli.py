@@ -17,7 +17,7 @@ from simulation.twins.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
 
 
 def silence() -> None:
-    """Nodes of a simulated world say nothing: thousands of them would."""
+    """Silence the logs of the nodes: there may be thousands of them."""
     import structlog
 
     quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
@@ -29,32 +29,32 @@ def silence() -> None:
 
 @command(lines=SimulatedRun)
 def simulate(
-    seed: Annotated[int, typer.Option(help="Decides everything.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="How many, from --seed on.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed that determines the whole run.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from --seed on.")] = 1,
     config: Annotated[
-        str, typer.Option(metavar="JSON|FILE", help="Instead of what the seed draws.")
+        str, typer.Option(metavar="JSON|FILE", help="Config to use instead of the seed's.")
     ] = "",
     until: Annotated[float, typer.Option(metavar="S", help="Stop at this virtual time.")] = 0.0,
     shrink: Annotated[
-        bool, typer.Option(help="Look for a smaller config that fails alike.")
+        bool, typer.Option(help="Look for a smaller config with the same failure.")
     ] = False,
-    shrink_s: Annotated[float, typer.Option(metavar="S", help="How long to look.")] = 60.0,
+    shrink_s: Annotated[float, typer.Option(metavar="S", help="Time to spend on --shrink.")] = 60.0,
     max_s: Annotated[
         float,
         typer.Option(
-            metavar="S", min=0.0, help="Real time of a run; past it, it has failed. 0: no bound."
+            metavar="S", min=0.0, help="Fail a run that takes longer in real time; 0: no limit."
         ),
     ] = MAX_REAL_S,
-    max_steps: Annotated[
-        int, typer.Option(min=1, help="Steps of a run; past them, it has failed.")
-    ] = MAX_STEPS,
+    max_steps: Annotated[int, typer.Option(min=1, help="Fail a run with more steps.")] = MAX_STEPS,
     lines: Annotated[
-        int, typer.Option(min=0, help="Of the transcript, at a failure or with --until.")
+        int, typer.Option(min=0, help="Transcript lines to print after a failure or --until.")
     ] = 60,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Each step and message in the transcript.")
+        bool, typer.Option("--verbose", help="Include each step and message in the transcript.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each seed.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each seed.")
+    ] = False,
 ) -> None:
     """Run clusters in virtual time, with faults, and check each step.
 

@@ -40,7 +40,7 @@ from simulation.watching import BrokerTap, ControllerTap, Watch
 CLUSTER_ID = "simulated"
 SUPERVISOR_S = 1.0
 FENCES_ITSELF_AFTER_MS = 3000
-"""A broker's own timeout is so much longer than its session."""
+"""Time by which a broker's own fencing timeout exceeds its session timeout, in ms."""
 
 Note = Callable[[str, str], None]
 Failed = Callable[["ControllerHost", FatalError], None]
@@ -58,7 +58,7 @@ _BROKER_FAULTS = {
 
 
 class _MortalStore:
-    """A store whose process may die in a call: before or after it, or between its steps."""
+    """A store during whose calls the process may die: before or after one, or between its steps."""
 
     def __init__(self, store: LogStore, host: ControllerHost) -> None:
         self._store = store
@@ -106,7 +106,7 @@ class ControllerHost:
         self._writes_to_live = -1
         self._steps_to_live = 0
         self.on_death: Callable[[ControllerHost], None] = lambda _: None
-        """Told of a death in the middle of a write."""
+        """Called after the process has died in the middle of a write."""
         self.held_down = False
         """True while no fault may start the host."""
         self.ports = [9093]
@@ -121,7 +121,7 @@ class ControllerHost:
         return self.quorum.max_metadata_version
 
     def be_of_build(self, highest_level: int) -> None:
-        """Run as a build with this highest level, from the next start on."""
+        """Run as a build with this highest level from the next start."""
         self.quorum = replace(self.quorum, max_metadata_version=highest_level)
 
     @property
@@ -211,7 +211,9 @@ class ControllerHost:
             self.on_stopped(self, error)
 
     def kill(self, reason: str = "killed") -> None:
-        """Kill as kill -9 with a power cut: unflushed bytes are lost from some point on."""
+        """Kill the process as kill -9 and a power cut would: unflushed bytes are lost from a random
+        point on.
+        """
         self.disk.between_steps, self._steps_to_live = lambda: None, 0
         service, self.service = self.service, None
         if service is not None:
@@ -223,20 +225,22 @@ class ControllerHost:
     # --- death in the middle of a write ----------------------------------------------------------
 
     def doom(self, writes: int) -> None:
-        """Let the process die in its ``writes``-th disk call from now on, if it comes to that."""
+        """Let the process die in its disk call after ``writes`` more; a negative number cancels."""
         self._writes_to_live = writes
         if writes < 0:
             self._steps_to_live = 0
 
     def death_due(self) -> bool | None:
-        """Return how the process dies at this write: None: not; False: before; True: after it."""
+        """Return True if the process dies after this write, False if before it, else None."""
         if self._writes_to_live < 0:
             return None
         self._writes_to_live -= 1
         return None if self._writes_to_live >= 0 else self._rng.random() < 0.5
 
     def doom_between_steps(self, steps: int) -> None:
-        """Let the process die in the next disk call of several steps, at or after this step."""
+        """Let the process die in the next disk call that has several steps: after ``steps`` of them
+        or, if it has fewer, at its end.
+        """
         self._steps_to_live = steps
 
     def begin_steps(self) -> None:
@@ -258,7 +262,7 @@ class ControllerHost:
         self.die("killed between the steps of a write")
 
     def die(self, reason: str) -> None:
-        """Die from within: raises HostDiedError, which unwinds what the process was doing."""
+        """Kill this process from within its own code, which HostDiedError then unwinds."""
         self._note(self.name, reason)
         self.kill(reason)
         self.on_death(self)
@@ -290,8 +294,8 @@ def broker_settings(
 
 class BrokerHost:
     """One broker: shipped code on a simulated network. Its lock file stays the same, so a restart
-    proves the death. ``disk``: of its replicas, which outlives its processes; None without
-    partitions.
+    proves that the previous process has ended. ``disk``: the disk of its replicas, which outlives
+    its processes; None without partitions.
     """
 
     def __init__(
@@ -312,9 +316,9 @@ class BrokerHost:
         self._generation = NO_GENERATION
         self._seeking = False
         self._closed_epoch = NO_EPOCH
-        """Broker epoch under which its directory was closed in order; NO_EPOCH: it was not."""
+        """Broker epoch under which its directory was closed cleanly, or NO_EPOCH if it was not."""
         self.only_passing = False
-        """True if the broker leaves as soon as it has an id, before it does anything under it."""
+        """True if the broker leaves as soon as it has an id, before using it."""
         self._tap = watch.sender(self)
 
     @property
@@ -328,7 +332,7 @@ class BrokerHost:
         )
 
     def be_of_build(self, highest_level: int) -> None:
-        """Run as a build with this highest level, from the next start on."""
+        """Run as a build with this highest level from the next start."""
         name = versions.METADATA_VERSION
         others = [feature for feature in self._settings.features if feature[0] != name]
         features = ((name, versions.MIN_METADATA_VERSION, highest_level), *others)
@@ -336,7 +340,7 @@ class BrokerHost:
 
     @property
     def exit(self) -> Exit | None:
-        """Reason why the process has ended by itself; None if it has not."""
+        """Why the process has exited by itself, or None if it has not."""
         return self.service.exit if self.service is not None else None
 
     @property
@@ -351,7 +355,7 @@ class BrokerHost:
         host_context(self.name).run(self._start)
 
     def lose_disk(self) -> None:
-        """An empty disk, formatted without a broker id, for the next start."""
+        """Let the next process start on an empty disk, formatted without a broker id."""
         self._disks += 1
         self._generation = NO_GENERATION
         self._stored_id = NO_NODE_ID
@@ -450,7 +454,9 @@ class BrokerHost:
         return START_OF_TIME_MS + self.wall_offset_ms + round(self.network.loop.true_time() * 1000)
 
     def kill(self, reason: str = "killed") -> None:
-        """Kill as kill -9 with a power cut: unflushed bytes are lost from some point on."""
+        """Kill the process as kill -9 and a power cut would: unflushed bytes are lost from a random
+        point on.
+        """
         if self._seeking:
             self._seeking = False
             self.network.crash(self.name)
@@ -494,7 +500,7 @@ def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
 
 
 def quorum_of(config: SwarmConfig, node_id: int, voters: tuple[Voter, ...]) -> QuorumConfig:
-    """Return one controller's quorum config; ``voters``: those of its format."""
+    """Return one controller's quorum config. ``voters``: the voters with which it is formatted."""
     return QuorumConfig(
         CLUSTER_ID,
         node_id,
@@ -516,7 +522,9 @@ def quorum_of(config: SwarmConfig, node_id: int, voters: tuple[Voter, ...]) -> Q
 def settings_of_broker(
     config: SwarmConfig, broker_id: int, name: str, controllers: Sequence[str]
 ) -> BrokerSettings:
-    """Return a broker's settings. ``name``: host, unless by id. ``controllers``: endpoints."""
+    """Return a broker's settings. ``name``: its host, or "" for the host named after its id.
+    ``controllers``: endpoints.
+    """
     settings = broker_settings(
         broker_id, tuple(controllers), name=name, session_timeout_ms=config.session_timeout_ms
     )

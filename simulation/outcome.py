@@ -26,7 +26,7 @@ class Outcome:
     virtual_s: float = 0.0
     steps: int = 0
     looked_at: Counter[str] = field(default_factory=Counter)
-    """Number of things that each checker has checked; ``Checker.what`` names them."""
+    """Number of things checked, keyed ``Checker.thing``."""
     failure: BaseException | None = None
 
 
@@ -63,16 +63,16 @@ class SimulatedRun(TypedDict):
 
     seed: int
     config: str
-    """JSON, for --config: it runs again with the seed."""
+    """JSON for --config, which with the seed repeats the run."""
     failure: str
-    """Empty: every check passed."""
+    """Why the run failed; empty if every check passed."""
     virtual_s: float
     steps: int
     faults: dict[str, int]
     """Number of times that each fault happened."""
     operations: dict[str, int]
     looked_at: dict[str, int]
-    """How much each check has seen."""
+    """Number of things that each checker has checked."""
     state_hash: str
     digest: str
     """Equal for equal runs."""
@@ -96,7 +96,7 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
 
 
 def failure_report(outcome: Outcome, *, lines: int = 60) -> str:
-    """Return the reason why a run failed, its last steps, and how to have it again."""
+    """Return why a run failed, its last steps, and the command that repeats it."""
     config = outcome.config
     shown = "\n".join(f"  {line[:240]}" for line in list(outcome.transcript)[-lines:])
     return (

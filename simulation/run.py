@@ -72,9 +72,9 @@ def run_swarm(
     max_steps: int = MAX_STEPS,
     max_real_s: float = MAX_REAL_S,
 ) -> Outcome:
-    """Make one run. ``checkers``: instead of the standard ones. A failure is in the outcome, not
-    raised. ``until_s``: stop at this virtual time. Beyond ``max_steps`` or ``max_real_s`` a run has
-    failed.
+    """Make one run. ``checkers``: used instead of the standard ones. A failure is not raised, but
+    stated in the outcome. ``until_s``: virtual time at which to stop. A run that exceeds
+    ``max_steps`` or ``max_real_s`` has failed.
     """
     outcome = Outcome(seed, draw(seed) if config is None else config)
     checkers = all_checkers() if checkers is None else checkers

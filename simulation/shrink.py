@@ -13,7 +13,7 @@ Run = Callable[[int, SwarmConfig], Outcome]
 
 
 def kind_of(failure: BaseException | None) -> str:
-    """Failures of one kind: the same exception and words, whatever the numbers and hosts in it."""
+    """Return the kind of a failure: its exception and words, without numbers and quoted names."""
     if failure is None:
         return ""
     words = re.sub(r"[0-9a-f]{8,}|\d+|'[^']*'|\[[^]]*\]", "#", str(failure))
@@ -57,7 +57,7 @@ def shrink(
     runs: int = 100,
     run: Run = run_swarm,
 ) -> SwarmConfig:
-    """Return the smallest config found in that time that fails like ``failure``."""
+    """Return the smallest config found within ``within_s`` that fails like ``failure``."""
     wanted = kind_of(failure)
     deadline = time.monotonic() + within_s
     smaller = True

@@ -151,11 +151,13 @@ def main() -> int:
         "--first-seed",
         type=int,
         default=None,
-        help="default: the time, so that no two soaks are the same",
+        help="first seed; by default the time, so that no two soaks are the same",
     )
-    parser.add_argument("--seeds", type=int, default=10**9, help="at most so many")
+    parser.add_argument("--seeds", type=int, default=10**9, help="maximum number of seeds")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--failures", type=Path, default=Path("soak-failures"), help="directory")
+    parser.add_argument(
+        "--failures", type=Path, default=Path("soak-failures"), help="directory for failures"
+    )
     parser.add_argument("--shrink-s", type=float, default=60.0)
     options = parser.parse_args()
     first = int(time.time()) * 1000 if options.first_seed is None else options.first_seed

@@ -1,5 +1,5 @@
 """Clients that watch the metadata with various selections and levels; some share streams. Now and
-then one ends, and resumes after its last token. ``checks/watches.py`` judges.
+then a watch ends and is resumed from its last token. ``checks/watches.py`` checks them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Watchers(Actors):
     async def reach(self, written: Operation, within_s: float) -> None:
         config = self._world.config
         if not self._world.healed_brokers() or (config.authorizer and config.recovery):
-            # What they may see in the log that goes on nobody looks at.
+            # Nobody checks what they may see in the log that continues.
             return
         self.begin()
         for watcher in self._all:
@@ -88,7 +88,7 @@ def _on(world: World, host: str) -> list[Watcher]:
 
 
 class Watcher:
-    """A client with a watch. ``streams``: the kind of calls by which it asks brokers."""
+    """A client with a watch. ``streams``: makes its calls to brokers."""
 
     def __init__(
         self, world: World, host: str, name: str, transport: Transport, streams: WatchStreams
@@ -101,7 +101,7 @@ class Watcher:
         self._token: Token | None = None
 
     def reached(self, generation: int) -> int:
-        """Return the offset that it has received of this generation's log; -1: nothing."""
+        """Return the last offset received of this generation's log, or -1 if nothing was."""
         token = self._watch.token if self._watch is not None else None
         return -1 if token is None or token.generation != generation else token.offset
 
@@ -153,7 +153,7 @@ class Watcher:
 
 
 class OwnCalls(WatchStreams):
-    """A gRPC call for each watch, which ends with its link: the calls of generated stubs."""
+    """A separate gRPC call, on its own link, for each watch, like those of generated stubs."""
 
     @override
     def begin(

@@ -67,8 +67,8 @@ class Workload:
             each.begin()
 
     def stop(self) -> None:
-        """Start no more operations; pending ones stay so. Where the log is recovered watchers
-        without changing permissions continue, to be told.
+        """Start no more operations; pending ones are abandoned. In a run that recovers the log,
+        and has no authorizer, the watchers continue, to see the recovery.
         """
         watch_on = self._world.config.recovery and not self._world.config.authorizer
         for each in self._others:
@@ -86,7 +86,7 @@ class Workload:
         self._world.happened("burst")
 
     async def last_write(self, within_s: float, key: str = "last") -> Operation:
-        """Write after the healing until one write is fully visible. Raises CheckFailedError."""
+        """Repeat a write, after the healing, until it is fully visible. Raises CheckFailedError."""
         world = self._world
         deadline = world.now() + within_s
         attempt = 0
@@ -104,7 +104,7 @@ class Workload:
         fail(f"within {within_s:g} s it did not happen: a write is served")
 
     def reader(self, name: str, broker: str) -> Client:
-        """Return a client after the healing that asks one broker."""
+        """Return a client, for use after the healing, that sends requests to one broker only."""
         return Client(self._world, name, direct=False, only=[broker], host="last")
 
 
@@ -240,7 +240,7 @@ class Client:
         await self._carry_out(operation, work)
 
     async def ask_topic(self, name: str) -> None:
-        """Ask a controller whether a topic is there, by a creation that is not meant."""
+        """Ask a controller whether a topic exists, by validating its creation."""
         topic = pb.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
         body = pb.CreateTopicsRequest(topics=[topic], validate_only=True)
         operation = self._world.operation(client=self._session, kind="ask_topic", key=name)
@@ -322,8 +322,8 @@ class Client:
         self._brokers.see(token)
 
     async def write(self, operation: Operation, body: Any) -> Any:
-        """Write as the config says, and note the answer in ``operation``. Raises ApiError; refusals
-        of single results are in the response.
+        """Write as configured, and record the answer in ``operation``. Raises ApiError; refusals of
+        single items are in the response.
         """
         timeout_s = self._config.timeout_s
         acks: Any = operation.acks

@@ -43,12 +43,12 @@ OLD_SHARE = 0.5
 
 
 class World:
-    """What hosts, faults and clients of a run share. Make it on a running VirtualLoop; a subclass
-    says in ``_live`` what happens.
+    """What hosts, faults and clients of a run share. Create it on a running VirtualLoop; a
+    subclass implements the run in ``_live``.
     """
 
     def __init__(self, outcome: Outcome, checkers: Sequence[Checker] = ()) -> None:
-        """``outcome``: of its seed and config, and filled in."""
+        """``outcome``: has the seed and config of the run, and receives its results."""
         self.outcome = outcome
         self.seed, self.config = outcome.seed, (config := outcome.config)
         self.loop = asyncio.get_running_loop()
@@ -68,9 +68,9 @@ class World:
         self.lasting = False
         """The liveness phase: broken components stay broken, and healed ones are not disturbed."""
         self.healed: dict[str, None] = {}
-        """Names of the hosts of the healed part; empty before the healing."""
+        """Names of the hosts in the healed part; empty before the liveness phase."""
         self.mending: dict[str, None] = {}
-        """Controllers that mend their logs; each record is whole somewhere, and stays so."""
+        """Controllers that mend their logs; faults must leave each record intact somewhere."""
         self.damaged: dict[str, None] = {}
         self.operations = 0
         self.burst: Callable[[random.Random], None] = lambda _: None
@@ -105,10 +105,10 @@ class World:
         return self.leader() or fail("there is no active controller")
 
     def active_image(self) -> Any:
-        """The active controller's committed image. Raises CheckFailedError without one."""
+        """Return the active controller's committed image. Raises CheckFailedError without one."""
         return (self.active() or fail("there is no active controller")).image
 
-    # --- what others tell ------------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------------
 
     def note(self, who: str, what: str) -> None:
         self._transcript.note(who, what)
@@ -117,11 +117,11 @@ class World:
         self._transcript.note_change(who, what)
 
     def happened(self, fault: str, times: int = 1) -> None:
-        """A fault has had an effect."""
+        """Count the effects of a fault."""
         self.outcome.faults[fault] += times
 
     def count(self, outcome: str, times: int = 1) -> None:
-        """Operations have had an outcome."""
+        """Count operations with an outcome."""
         self.outcome.operations[outcome] += times
 
     def fail(self, error: BaseException) -> None:
@@ -138,7 +138,7 @@ class World:
         return operation
 
     def returned(self, operation: Operation) -> None:
-        """Note the outcome of an operation."""
+        """Report the outcome of an operation."""
         operation.returned_at = self.now()
         self.count(f"{operation.kind} {operation.outcome}")
         shown = operation.value[:24] or (operation.found if operation.kind == "read_config" else "")
@@ -150,14 +150,14 @@ class World:
         self.watch.tell("client_returned", operation)
 
     def controller_client(self, host: str) -> ControllerClient:
-        """Return a client of all controllers, on a host."""
+        """Return a client on ``host`` that knows all controllers."""
         transport = self.network.transport_for(host)
         return ControllerClient(transport, self.fleet.endpoints, rng=self.rng(f"{host} router"))
 
     async def carry_out(
         self, operation: Operation, call: Coroutine[Any, Any, pb.ControllerResponse]
     ) -> pb.ControllerResponse | None:
-        """Note the response of a controller, or the error; None for an error."""
+        """Record a controller's response or error in the operation. Return None for an error."""
         try:
             response = await call
         except ApiError as error:
@@ -169,7 +169,7 @@ class World:
         return response
 
     def answered(self, operation: Operation) -> None:
-        """Note an operation's outcome. Raises CheckFailedError for a defect of the node."""
+        """Report an operation's outcome. Raises CheckFailedError if the node failed internally."""
         if operation.error == ErrorCode.UNKNOWN_SERVER_ERROR.name:
             fail(f"{operation.client} got {operation.error} to {operation.kind} {operation.key}")
         self.returned(operation)
@@ -177,12 +177,12 @@ class World:
     # --- what faults may do ----------------------------------------------------------------------
 
     def may_mend(self, *names: str) -> bool:
-        """Return whether these hosts may be mended: in liveness only the healed part."""
+        """Return whether these hosts may be repaired: in the liveness phase, only healed ones."""
         return not self.lasting or all(name in self.healed for name in names)
 
     @property
     def voters_change(self) -> bool:
-        """True if this run changes the voter set: then the log alone knows the majority."""
+        """True if this run changes the voter set: then only the log shows what is a majority."""
         return (
             self.config.auto_join
             or self.config.replace_after_ms > 0
@@ -191,21 +191,21 @@ class World:
         )
 
     def may_damage(self) -> bool:
-        """Return whether one more voter's copy may be lost: the others are a majority still."""
+        """Return whether one more voter's copy may be lost: the others are still a majority."""
         return not self.mending and len(self.damaged) < (len(self.fleet.voter_ids) - 1) // 2
 
     # --- the healed part --------------------------------------------------------------------------
 
     def healed_controllers(self) -> list[ControllerHost]:
-        """Healed controllers that reach the active one."""
+        """Return the healed controllers that reach the active one."""
         return [host for host in self.controllers if self._is_healed(host.name)]
 
     def healed_brokers(self) -> list[BrokerHost]:
-        """Healed brokers that reach the active controller."""
+        """Return the healed brokers that reach the active controller."""
         return [host for host in self.members if self._is_healed(host.name)]
 
     def _is_healed(self, name: str) -> bool:
-        """A leader may be outside the healed part: nodes that cannot reach it have to wait."""
+        """Return whether a host is healed and reaches the leader, which need not be healed."""
         host, network = self.leader(), self.network
         leader = host.name if host is not None else name
         return name in self.healed and not (
@@ -221,7 +221,7 @@ class World:
         return task
 
     def has_spawned(self, name: str) -> bool:
-        """Return whether a task of this name was begun, ended or not."""
+        """Return whether a task of this name was ever started."""
         return any(task.get_name() == name for task in self._tasks)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -239,7 +239,7 @@ class World:
     # --- life ------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """Run the world from its start through the faults to rest. Raises any part's error."""
+        """Run the world from its start, through the faults, to its end. Raises any part's error."""
         work = self.loop.create_task(self._live(), name="life")
         await asyncio.wait({work, self.failed}, return_when=asyncio.FIRST_COMPLETED)
         if self.failed.done():
@@ -258,7 +258,7 @@ class World:
         )
 
     def finish(self) -> None:
-        """Put down what there is to say."""
+        """Complete the outcome."""
         hosts: list[ControllerHost | BrokerHost] = [*self.controllers, *self.brokers]
         for host in hosts:
             host.collect_faults(self.outcome.faults)
@@ -271,10 +271,10 @@ class World:
 
 
 class Actors:
-    """Clients of one kind in a world, and the tasks in which they live."""
+    """Clients of one kind in a world, and their tasks."""
 
     def __init__(self, world: World, *hosts: str) -> None:
-        """``hosts``: their names; none if the config has no such clients."""
+        """``hosts``: the names of their hosts; none if the config has no such clients."""
         self._world, self._hosts = world, list(hosts)
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -294,13 +294,13 @@ class Actors:
         return task
 
     def stop(self) -> None:
-        """Let them begin no more calls; completed calls keep their effects."""
+        """Cancel their tasks; completed calls keep their effects."""
         for task in self._tasks:
             task.cancel()
 
 
 class Fleet:
-    """All hosts of a world, and the means to add more."""
+    """All hosts of a world; creates more on request."""
 
     def __init__(self, world: World) -> None:
         self._world, self._config = world, world.config
@@ -377,7 +377,7 @@ class Fleet:
     # --- more of them ----------------------------------------------------------------------------
 
     def make_broker(self, broker_id: int, name: str = "") -> BrokerHost:
-        """Return a broker's host. ``name``: a name that does not follow from its id."""
+        """Create a broker's host. ``name``: its name if that does not follow from its id."""
         world, config = self._world, self._config
         settings = settings_of_broker(config, broker_id, name, self.endpoints)
         rng, disk = world.rng(name or f"b{broker_id}"), None
@@ -399,11 +399,11 @@ class Fleet:
 
     @property
     def next_newcomer(self) -> str:
-        """The host of the next broker that comes without an id."""
+        """Name of the host of the next broker without an id."""
         return f"n{self._newcomers + 1}"
 
     def make_newcomer(self) -> BrokerHost:
-        """Make a broker without an id, on an unknown host."""
+        """Create a broker without an id, on a new host."""
         name = self.next_newcomer
         self._newcomers += 1
         host = self.make_broker(NEWCOMER_IDS + self._newcomers, name)
@@ -412,7 +412,7 @@ class Fleet:
         return host
 
     def new_name(self, name: str) -> str:
-        """This name, or a variant if a host had it: draws for a host depend on its name."""
+        """Return this name, or a variant if a host has had it: each name seeds random numbers."""
         while name in self._names:
             name += "x"
         self._names[name] = None
@@ -422,22 +422,22 @@ class Fleet:
 
     @property
     def replaced_disks(self) -> int:
-        """Number of disks numbered by ``next_disk``."""
+        """Number of calls of ``next_disk``."""
         return self._disks
 
     def next_disk(self) -> int:
-        """Return the number of one more disk."""
+        """Return a new disk number."""
         self._disks += 1
         return self._disks
 
     def replace_disk(self, host: ControllerHost, directory_id: str) -> None:
-        """Give a host an empty disk; what has happened to the old one stays counted."""
+        """Give a host an empty disk; the faults of the old one stay counted."""
         host.collect_faults(self._world.outcome.faults)
         others = tuple(other.endpoint for other in self.controllers if other is not host)
         host.replace_disk(directory_id, others)
 
     def replace_broker_disk(self, host: BrokerHost) -> None:
-        """Put an empty disk into a broker that is down."""
+        """Give an empty disk to a broker that is down."""
         assert host.disk is not None
         host.collect_faults(self._world.outcome.faults)
         old = host.disk.directory_id
@@ -455,7 +455,7 @@ class Fleet:
 
 
 class Operator:
-    """An operator that sends one request after the other to the leader."""
+    """An operator that sends one request after another to the leader."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -464,11 +464,11 @@ class Operator:
         self._client = ControllerClient(transport, endpoints, rng=world.rng("operator"))
         self.busy = False
         self.unknown = False
-        """The outcome of a change to the voters is unknown: it may still be executed."""
+        """True if the outcome of a voter change is unknown: it may still be executed."""
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Be busy meanwhile: nobody else changes the voters."""
+        """Be busy within the context, so that nobody else changes the voters."""
         self.busy = True
         try:
             yield
@@ -476,7 +476,7 @@ class Operator:
             self.busy = False
 
     async def ask(self, body: Any) -> ApiError | None:
-        """Send one request; the error, if there was one."""
+        """Send one request. Return the error, or None."""
         try:
             await self._client.call(body, timeout_s=_TIMEOUT_S)
         except ApiError as error:
@@ -490,7 +490,7 @@ class Operator:
         return None
 
     async def until_done(self, body: Any) -> bool:
-        """Send until it is so; False if the time of faults is over before."""
+        """Repeat a request until it takes effect. Return False if the fault phase ends first."""
         while not self._world.lasting:
             error = await self.ask(body)
             if error is None or error.code in _DONE:

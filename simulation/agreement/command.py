@@ -18,7 +18,9 @@ RUNS, RUNS_OF_MUTANTS = 100, 2
 
 
 def small_session() -> SparkSession:
-    """Return a Spark for many small jobs: planning and compiling would take most of the time."""
+    """Return a Spark session for small jobs, which would spend most of their time on planning and
+    compiling.
+    """
     session = build_session("raftlog agreement")
     for key, value in {
         "spark.sql.shuffle.partitions": "2",
@@ -33,22 +35,27 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/agreement",
         description=(
-            "Live simulated clusters, export their logs, and compare what Spark makes of them with"
-            " what the nodes had."
+            "Run simulated clusters, export their logs, and compare the states that Spark computes"
+            " with those of the nodes."
         ),
     )
     parser.add_argument(
-        "--seeds", type=int, help=f"how many runs: {RUNS}, or {RUNS_OF_MUTANTS} of each mutant"
+        "--seeds",
+        type=int,
+        help=f"number of runs (default: {RUNS}, or {RUNS_OF_MUTANTS} of each mutant)",
     )
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument(
-        "--processes", type=int, default=1, help="that live, beside Spark (default: %(default)s)"
+        "--processes",
+        type=int,
+        default=1,
+        help="number of processes that run clusters, besides Spark (default: %(default)s)",
     )
     parser.add_argument(
         "--kept",
         type=Path,
         default=Path("agreement-failures"),
-        help="where exports go that disagree",
+        help="directory for exports that disagree (default: %(default)s)",
     )
     parser.add_argument(
         "--fold-every",
@@ -56,21 +63,23 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         metavar="N",
         help=(
-            "one run in N is folded and verified by Spark, which costs most of the time; the engine"
-            " without Spark folds, and both audit, all of them (default: %(default)s)"
+            "let Spark fold and verify one run in N, the slowest part; the engine without Spark"
+            " folds all runs, and both audit all (default: %(default)s)"
         ),
     )
     parser.add_argument(
         "--mutants",
         nargs="*",
         metavar="NAME",
-        help="instead: the simulator's mutants, all or these; prints a table in Markdown",
+        help="run the simulator's mutants instead, all or these; prints a table in Markdown",
     )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 1 if a replay disagreed, or an honest run had a finding."""
+    """Run the command line. Return 1 if a replay disagreed, or a run without a mutant had a
+    finding.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.mutants or ()) - set(SEEDED))

@@ -22,7 +22,9 @@ from simulation.swarm.config import SwarmConfig
 INCREMENTS = 3
 """Number of steps in which an export is made; fewer if there are fewer batches."""
 CHECKPOINTS_EVERY = (0, 40, 400)
-"""Least numbers of records between two checkpoints; one is drawn for an export. 0: none."""
+"""Minimum numbers of records between two checkpoints, one chosen at random for each export; 0
+makes none.
+"""
 
 
 @dataclass(frozen=True, slots=True)

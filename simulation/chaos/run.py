@@ -216,23 +216,33 @@ async def _life(directory: Path, seed: int, cycles: int, names: Sequence[str]) -
 
 
 def main() -> int:
-    """Run the command line; 0 if every promise was kept, 3 if not, 2 if it cannot run here."""
+    """Run the command line. Return 0 if every promise was kept, 3 if not, 2 if this machine cannot
+    run it.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument(
-        "--cycles", type=int, default=20, help="faults and healings of one cluster's life"
+        "--cycles", type=int, default=20, help="number of times that faults are injected and healed"
     )
     parser.add_argument(
         "--seed",
         type=int,
         default=int(time.time()),
-        help="decides which faults come; not when, exactly",
+        help="determines which faults are injected, but not exactly when",
     )
     parser.add_argument(
-        "--dir", type=Path, default=None, help="where the nodes live; kept if a promise was broken"
+        "--dir",
+        type=Path,
+        default=None,
+        help="directory of the nodes; kept if a promise was broken",
     )
-    parser.add_argument("--fault", action="append", choices=sorted(EVERY), help="only these faults")
+    parser.add_argument(
+        "--fault",
+        action="append",
+        choices=sorted(EVERY),
+        help="inject only this fault; may be repeated",
+    )
     options = parser.parse_args()
     why_not = is_possible()
     if why_not:

@@ -28,14 +28,14 @@ Mend = Callable[[World, ControllerHost | BrokerHost], None]
 
 
 def mend_disk(world: World, host: ControllerHost | BrokerHost) -> None:
-    """Make a disk work again that was full, slow or hanging."""
+    """Repair a disk that was full, slow or hanging."""
     if host.disk is not None:
         host.disk.capacity_bytes, host.disk.latency_factor = None, 1.0
         resume_disk(world, host)
 
 
 def resume_disk(world: World, host: ControllerHost | BrokerHost) -> None:
-    """Let a hanging disk go on, in the host's context: what completes is its own."""
+    """Let a hanging disk continue, in the context of its host, to which the completions belong."""
     if host.disk is not None and host.disk.hung:
         world.network.loop.call_soon(host.disk.resume, context=host_context(host.name))
 
@@ -43,7 +43,7 @@ def resume_disk(world: World, host: ControllerHost | BrokerHost) -> None:
 async def full(
     world: World, rng: random.Random, host: ControllerHost | BrokerHost, longest_s: float
 ) -> None:
-    """No space left after a few more writes, for a while."""
+    """Leave space for only a few more writes, for a while."""
     if (disk := host.disk) is None:
         return
     disk.capacity_bytes = disk.used_bytes() + rng.choice((0, rng.randint(0, 3000)))
@@ -94,7 +94,7 @@ async def slow(
 
 @fault
 async def disk_error(world: World, rng: random.Random) -> None:
-    """The next operation of a kind fails once (EIO); the node stops and is restarted."""
+    """Let the next operation of a kind fail once (EIO); the node stops and is restarted."""
     rng.choice(world.controllers).disk.fail_next(rng.choice(get_args(Operation)))
 
 
@@ -125,7 +125,7 @@ def fill(
     reserve_bytes: int,
     share: Callable[[], float],
 ) -> Filled:
-    """Leave a drawn share of the reserve free on these hosts' disks, unless nearly full before."""
+    """Leave ``share()`` of the reserve free on these disks, except those already nearly full."""
     disks: Filled = {
         host: host.disk
         for host in hosts
@@ -156,7 +156,7 @@ async def disk_slow(world: World, rng: random.Random) -> None:
 
 @fault
 async def bit_flip(world: World, rng: random.Random) -> None:
-    """Flip a voter's durable bit, which it meets: it must stop, or do without that copy."""
+    """Flip a bit on a voter's disk: the voter must detect it and stop, or not need that copy."""
     hosts = [host for host in world.fleet.voters() if host.name not in world.damaged]
     if not world.may_damage() or not hosts or world.voters_change:
         return
@@ -212,7 +212,7 @@ async def damaged_logs(world: World, rng: random.Random) -> None:
 
 
 def _damaged(hosts: Sequence[ControllerHost], rng: random.Random) -> dict[ControllerHost, Salvage]:
-    """Return what is whole at hosts that lose a write each: each lost batch is whole at another."""
+    """Return what is intact on hosts that lose a write each: other hosts have the lost batches."""
     found: dict[ControllerHost, Salvage] = {}
     for host in rng.sample(list(hosts), rng.randint(2, max(2, len(hosts)))):
         for _ in range(10):
@@ -235,7 +235,7 @@ def _may_be_mended(
     host: ControllerHost, damaged: dict[ControllerHost, Salvage], hosts: Sequence[ControllerHost]
 ) -> bool:
     """Return whether others have what a host lost, in the same sections as batches that it still
-    has. Otherwise nothing identifies them: a leader may die with records of its own.
+    has. Otherwise nothing identifies the lost batches: a leader may die with records of its own.
     """
     found, start = damaged[host], host.disk.state.start_offset
     before = set().union(*_batches(_undamaged(host)))
@@ -274,7 +274,7 @@ def _batches(found: Salvage) -> list[set[Span]]:
 async def _mended(
     world: World, rng: random.Random, host: ControllerHost, damaged: dict[ControllerHost, Salvage]
 ) -> None:
-    """Mend a log with what the other controllers answer, damaged or not."""
+    """Mend a log with the answers of the other controllers, damaged or not."""
     by_name = {one.name: one for one in world.controllers if one is not host}
     found = damaged[host]
     host.disk.snapshots = {

@@ -35,7 +35,7 @@ _PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation")
 
 
 class StaleMutantError(Exception):
-    """The code that an edit was made for is not in the program any more."""
+    """The code for which an edit was made no longer exists."""
 
 
 class Edit(NamedTuple):
@@ -55,14 +55,14 @@ def _module_names() -> list[str]:
 
 
 def in_full(target: str) -> str:
-    """Return a target with its module's whole name; as it is if several modules end like that."""
+    """Return a target with its module's full name; unchanged if the short name is ambiguous."""
     module, _, path = target.partition(":")
     found = [name for name in _module_names() if f".{name}".endswith(f".{module}")]
     return f"{found[0]}:{path}" if len(found) == 1 else target
 
 
 def find_function(target: str) -> FunctionType:
-    """Return the plain function behind a name: of a property, its getter. Raises StaleMutantError."""
+    """Return the function with a name, for a property its getter. Raises StaleMutantError."""
     module_name, _, path = target.partition(":")
     found: Any
     try:
@@ -77,12 +77,12 @@ def find_function(target: str) -> FunctionType:
         found = found.fget
     found = inspect.unwrap(getattr(found, "__func__", found))
     if not isinstance(found, FunctionType):
-        raise StaleMutantError(f"{target} is not a function but {type(found).__name__}")
+        raise StaleMutantError(f"{target} is a {type(found).__name__}, not a function")
     return found
 
 
 def _moved_to(path: str) -> str:
-    """Return a hint at imported modules that now define a function of this name; else empty."""
+    """Return a hint naming the imported modules that define such a function now, or ""."""
     modules = [name for name in sys.modules if name.partition(".")[0] in _PACKAGES]
     places = [name for name in modules if _defines(sys.modules[name], path)]
     return f"; {path} is in {' and '.join(sorted(places))}" if places else ""
@@ -117,13 +117,15 @@ def _compiled(function: FunctionType, source: str, target: str) -> CodeType:
             f"{target} cannot be edited: it does not compile to a function with the names {free}"
         )
     if unknown := sorted(_globals_of(code) - function.__globals__.keys() - vars(builtins).keys()):
-        raise StaleMutantError(f"{target}, edited, uses names that its module has not: {unknown}")
+        raise StaleMutantError(
+            f"{target}, edited, uses names that its module does not have: {unknown}"
+        )
     # Tracebacks and filters go by the qualified name.
     return code.replace(co_qualname=function.__code__.co_qualname)
 
 
 def _globals_of(code: CodeType) -> set[str]:
-    """A mutant that dies of a NameError is killed by that, and shows nothing."""
+    """Return the global names that code uses: a mutant killed by a NameError shows nothing."""
     inner = (one for one in code.co_consts if isinstance(one, CodeType))
     own = (one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL")
     return set(own).union(*map(_globals_of, inner))
@@ -135,7 +137,9 @@ def _replaced(source: str, target: str, old: str, new: str) -> str:
         return source.replace(old, new)
     spans = find_spans(source, old) if not count else []
     if len(spans) != 1:
-        raise StaleMutantError(f"{target} has {count or len(spans)} times, not once: {old!r}")
+        raise StaleMutantError(
+            f"{target} contains this {count or len(spans)} times, not once: {old!r}"
+        )
     return put(source, spans[0], old, new)
 
 
@@ -167,7 +171,7 @@ def find_spans(source: str, fragment: str) -> list[Span]:
 
 
 def put(source: str, span: Span, fragment: str, instead: str) -> str:
-    """Return the source with ``instead`` at the place; blanks around the fragment are kept."""
+    """Return the source with ``instead`` at ``span``; the whitespace around ``fragment`` is kept."""
     begin = instead.lstrip() if fragment[:1].isspace() else instead
     return (
         source[: span.begin]
@@ -190,7 +194,7 @@ def _tokens(source: str) -> list[_Token]:
 
 @contextmanager
 def edited(edits: Sequence[Edit]) -> Iterator[None]:
-    """Apply all edits, and take them back. Raises StaleMutantError before anything is changed."""
+    """Apply all edits, and undo them at the end. Raises StaleMutantError before any change."""
     sources: dict[FunctionType, tuple[str, str]] = {}
     for target, old, new in edits:
         function = find_function(target)

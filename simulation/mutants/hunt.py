@@ -295,24 +295,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "name",
         nargs="*",
-        help="mutants to hunt: names, rows (HB-3), tables of rows (HB); none: all of them",
+        help="mutants to hunt, by name, row (HB-3) or table of rows (HB); by default all",
     )
     parser.add_argument(
-        "--seeds", type=int, help="runs of each hunt; by default each mutant's own bound"
+        "--seeds", type=int, help="number of runs of each hunt; by default the mutant's own limit"
     )
     parser.add_argument(
         "--repeat",
         type=int,
         default=5,
-        help="hunts of each mutant that seeds kill, from different seeds (default: 5)",
+        help="number of hunts, from different seeds, of each mutant that seeds kill (default: 5)",
     )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="hunts at a time (default: all cores)"
+        "--jobs",
+        type=int,
+        default=os.cpu_count(),
+        help="number of parallel hunts (default: one per core)",
     )
     parser.add_argument(
         "--unchecked", action="store_true", help="do not first run the tests without an edit"
     )
-    parser.add_argument("--markdown", action="store_true", help="a Markdown table")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     return parser
 
 

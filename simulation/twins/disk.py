@@ -2,8 +2,8 @@
 
 A :class:`SimDisk` outlives its node. A crash keeps what was synced and a random prefix of the rest:
 one write is one WAL record, whole or cut off, so torn, zeroed and missing tails are the same fault
-(``unsynced_loss``). Completions come from the loop after a drawn latency. ``faults`` counts what
-happened.
+(``unsynced_loss``). Completions are called from the event loop after a random latency. ``faults``
+counts the faults that had an effect.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FreezeDone = Callable[[FatalError | None], None]
 
 
 class SimDisk(disk_hardware.DiskHardware):
-    """One node's disk. ``rng`` draws latencies only, uniformly between the two given."""
+    """One node's disk. ``rng`` is used only for latencies, uniform between the two bounds."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class SimDisk(disk_hardware.DiskHardware):
         self.identity = identity
         super().__init__(rng, latency_min_s=latency_min_s, latency_max_s=latency_max_s)
         self.flipped: dict[int, bytes] = {}
-        """Chunks of the log of which a bit was flipped, by base offset, as they are since."""
+        """Chunks of the log with a flipped bit, by base offset, as they are now."""
         self._flipped_snapshots: dict[api.SnapshotId, bytes] = {}
         self.between_steps: Callable[[], None] = lambda: None
         """Called between the steps of the real store's operations; may crash the node."""
@@ -73,14 +73,14 @@ class SimDisk(disk_hardware.DiskHardware):
         self.was_set_back = False
         """True if the directory is an older copy of what was on this disk."""
         self.nonces_drawn = 0
-        """Number of starts, also of those that an older copy of the directory has forgotten."""
+        """Number of starts, including those that an older copy of the directory has forgotten."""
         self.state = LogState(clean=False, end_offset_at_least=0)
-        """Durable: written by a call of its own, as the real one is."""
+        """Durable: written by a separate call, like the real one."""
         self.snapshots: dict[api.SnapshotId, bytes] = {}
         self.parts: dict[api.SnapshotId, bytearray] = {}
         """Parts of unfinished snapshots: lost by a crash."""
         self.freezing: list[tuple[api.SnapshotId, bytes]] = []
-        """Whole, and not durable yet: a crash may keep one or lose it."""
+        """Complete snapshots that are not durable yet: a crash may keep or lose each."""
 
     @property
     def failure(self) -> Exception | None:
@@ -94,7 +94,7 @@ class SimDisk(disk_hardware.DiskHardware):
         return self._store
 
     def crash(self, rng: Random) -> None:
-        """Lose power: keep durable data and a drawn prefix of other writes and votes."""
+        """Lose power: keep what is durable, and random prefixes of the other writes and votes."""
         self.sync(rng.randint(0, len(self.unflushed)))
         if self.unflushed:
             self.happened("unsynced_loss")
@@ -141,7 +141,7 @@ class SimDisk(disk_hardware.DiskHardware):
 
     @override
     def is_damaged(self) -> bool:
-        """Of a snapshot that was found damaged, and dropped, the log may begin at its end still."""
+        """A damaged snapshot counts even after it was dropped, while the log begins at its end."""
         return (
             self.was_set_back
             or self.vote_is_corrupt
@@ -179,7 +179,9 @@ class SimDisk(disk_hardware.DiskHardware):
         self.live = self.durable.copy()
 
     def without_write(self, number: int, *, snapshots: bool = True) -> Salvage:
-        """Return what is intact if this durable write and all unsound ``snapshots`` are damaged."""
+        """Return what is intact if this durable write is damaged; ``snapshots``: include the sound
+        snapshots.
+        """
         before, behind = self.written[:number], self.written[number + 1 :]
         contents = [stretches(sorted(_carried_out(one).items())) for one in (before, behind)]
         whole = self.sound_snapshots() if snapshots else {}
@@ -193,7 +195,7 @@ class SimDisk(disk_hardware.DiskHardware):
         )
 
     def log_end(self) -> LogEnd:
-        """Return the end of the durable log, as the mark of the last write has it."""
+        """Return the end of the durable log, as recorded with the last write."""
         state = self.state
         scanned = scan_log(self.durable.scan(state.start_offset), state.start_offset)
         epoch = scanned.epochs[-1][0] if scanned.epochs else state.start_epoch
@@ -223,7 +225,7 @@ class SimDisk(disk_hardware.DiskHardware):
         self.snapshots[snapshot_id] = content
 
     def replace_log(self, log: DamagedLog, records: Iterable[bytes]) -> None:
-        """Put a mended log in the place of the damaged one, durably."""
+        """Durably replace the damaged log by the mended one."""
         end = log.start_offset
         self.durable = disk_hardware.Chunks([], [])
         for chunk in records:

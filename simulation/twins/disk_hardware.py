@@ -19,7 +19,7 @@ AMPLE_BYTES = 1 << 40
 
 
 class Write(NamedTuple):
-    """One write to a log that may be lost: a chunk at ``offset``, or (None) a truncation to it."""
+    """A write to a log, which may be lost: a chunk at ``offset``, or (None) a truncation to it."""
 
     offset: int
     chunk: bytes | None
@@ -52,7 +52,7 @@ class Chunks:
         self.chunks[max(kept - 1, 0) :] = last
 
     def drop_below(self, offset: int) -> None:
-        """Forget chunks that end at or below ``offset``; the one that reaches over it stays."""
+        """Drop the chunks that end at or below ``offset``; one that contains it stays whole."""
         first = max(bisect_right(self.bases, offset) - 1, 0)
         if (
             first < len(self.bases)
@@ -70,13 +70,13 @@ class Chunks:
         return sum(map(len, self.chunks))
 
     def scan(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the chunks from the one that contains ``offset`` on."""
+        """Yield the chunks, starting with the one that contains ``offset``."""
         for i in range(max(bisect_right(self.bases, offset) - 1, 0), len(self.bases)):
             yield self.bases[i], self.chunks[i]
 
 
 class DiskHardware:
-    """Faults and latency of a disk. ``rng`` draws latencies only, uniformly."""
+    """Faults and latency of a disk. ``rng`` is used only for latencies, which are uniform."""
 
     def __init__(self, rng: Random, *, latency_min_s: float, latency_max_s: float) -> None:
         self._rng = rng
@@ -86,22 +86,22 @@ class DiskHardware:
         self.hung = False
         self.latency_factor = 1.0
         self.capacity_bytes: int | None = None
-        """A write that would pass it fails (ENOSPC); None: ample."""
+        """Size above which writes fail (ENOSPC), or None for no limit."""
         self.before: Callable[[Operation], None] | None = None
-        """Called before each operation: it may crash the node right there."""
+        """Called before each operation; may crash the node."""
         self.unflushed: list[Any] = []
         """Writes that a crash may lose, oldest first."""
         self.faults: Counter[str] = Counter()
-        """Faults that really happened to this disk, by name."""
+        """Number of times that each fault had an effect on this disk, by name."""
         self._injected: list[FatalError] = []
         """Errors of injected faults since the disk was opened that have excused no stop yet."""
 
     def fail_next(self, operation: Operation, message: str = "injected disk failure") -> None:
-        """Let the next such operation fail; the store is broken until the disk is reopened."""
+        """Let the next such operation fail; the store then fails until the disk is reopened."""
         self._failures[operation] = StorageError(f"{operation}: {message}")
 
     def take_failure(self, operation: Operation) -> StorageError | None:
-        """Return the failure that was ordered for ``operation``, and clear it."""
+        """Return and clear the failure requested for ``operation``."""
         failure = self._failures.pop(operation, None)
         if failure is not None:
             self.happened(f"eio_{operation}")
@@ -109,7 +109,7 @@ class DiskHardware:
         return failure
 
     def met(self, error: FatalError) -> FatalError:
-        """Return a read error: an injected one if damage explains it."""
+        """Return a read error, after recording it as injected if the disk is damaged."""
         if isinstance(error, CorruptLogError) and self.is_damaged():
             self._injected.append(error)
         return error
@@ -118,9 +118,9 @@ class DiskHardware:
         raise NotImplementedError
 
     def excuses(self, error: BaseException) -> bool:
-        """Return whether an injected fault raised this error, with which a process stops; each
-        excuses one stop. Damage is compared by its text, and damage of snapshot contents, which the
-        reader checks, excuses as long as it lasts.
+        """Return whether an injected fault explains the error with which a process stopped. Each
+        fault excuses one stop; damage is compared by its text, and while the disk is damaged it
+        excuses every CorruptLogError: the contents of snapshots are checked by their readers.
         """
         for given in self._injected:
             if given is error or (isinstance(given, CorruptLogError) and str(given) == str(error)):
@@ -129,7 +129,7 @@ class DiskHardware:
         return isinstance(error, CorruptLogError) and self.is_damaged()
 
     def opened(self) -> None:
-        """A new store has the disk: the one that met the earlier errors is gone."""
+        """Forget the injected errors: the disk has a new store, which has not seen them."""
         self._injected.clear()
 
     def forget_failures(self) -> None:
@@ -150,7 +150,7 @@ class DiskHardware:
             call()
 
     def complete(self, call: Callable[[], None]) -> None:
-        """An operation's time has come: run its end, unless the disk hangs."""
+        """Complete an operation, or hold its completion while the disk hangs."""
         if self.hung:
             self._held.append(call)
         else:
@@ -176,7 +176,7 @@ class DiskHardware:
         )
 
     def room_for(self, data: bytes) -> StorageError | None:
-        """ENOSPC if there is no room to write ``data``."""
+        """Return an ENOSPC error if there is no room to write ``data``, else None."""
         if self.capacity_bytes is None or len(data) <= self.free_bytes():
             return None
         self.happened("enospc")
@@ -232,7 +232,7 @@ class SimStore:
         self._commit.sync_finished(failure)
 
     def drop(self, reason: str) -> None:
-        """End this store: no callback comes any more, every call raises."""
+        """End this store: it calls no more callbacks, and every call raises."""
         self._gone = StorageError(reason)
         for timers in self._timers.values():
             for timer in timers:

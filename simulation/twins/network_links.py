@@ -56,7 +56,7 @@ class SimLink(BaseLink):
         self.connection: Connection
 
     def send(self, message: Any) -> None:
-        """Queue a message; messages of one turn of the loop travel together."""
+        """Queue a message; messages sent in one iteration of the event loop travel together."""
         if self._reason is not None:
             raise self._closed_error()
         if type(message) is ConfigReplies:
@@ -90,7 +90,7 @@ class SimLink(BaseLink):
         return (server if self is client else client).site.host
 
     def arrive(self, messages: list[Any]) -> None:
-        """One envelope's messages, as the real link hands them over."""
+        """Deliver one envelope's messages, grouped as by the real link."""
         tap = self._network.arrival_taps.get(self.site.host)
         heard = self._reason is None and self.connection.conversation is Conversation.CONTROLLER
         if tap is not None and heard:
@@ -126,8 +126,8 @@ class SimLink(BaseLink):
 
 
 class Flow:
-    """One direction of a connection: each envelope takes a drawn time and none overtakes another.
-    While blocked, arrivals are held until it opens, unless the connection broke before.
+    """One direction of a connection: each envelope takes a random time, and none overtakes another.
+    While the direction is blocked, arrivals are held, until it opens or the connection breaks.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Flow:
         self._last_arrival = 0.0
         self._held: deque[tuple[Callable[..., None], Any]] = deque()
         self.backlog = self.backlog_bytes = 0
-        """Messages under way or held; size in bytes of those that the sender counts."""
+        """Number of messages in transit or held; and, for watches, their size in bytes."""
         self._counts_bytes = connection.conversation in WATCHES
 
     def push(self, messages: list[Any]) -> None:
@@ -187,22 +187,22 @@ class Flow:
         self._held.clear()
 
     def mute(self) -> None:
-        """Drop further messages silently, as a middlebox that forgot the connection."""
+        """Drop further messages silently, like a middlebox that forgot the connection."""
         self._muted = True
 
     def push_call(self, callback: Callable[[], None]) -> None:
-        """Let an opening or end happen at the other end, after the messages sent before it."""
+        """Call ``callback``, to open or close the other end, after the messages sent so far."""
         self._travel(lambda _: callback(), None)
 
     def retry(self) -> None:
-        """Deliver the held messages after one more delay if the way is open again."""
+        """Deliver the held messages after another delay, if this direction is open again."""
         if self._held and not self._network.is_blocked(self._source.host, self._target.site.host):
             loop = self._network.loop
             self._last_arrival = max(loop.true_time() + self._way_s(), self._last_arrival)
             loop.call_at_true(self._last_arrival, self._drain, context=self._target.site.context)
 
     def drop_held(self) -> None:
-        """The sender's end broke: messages that have not arrived by now never will."""
+        """Drop the held messages: the sender's end broke, so they never arrive."""
         self._held.clear()
 
     def _way_s(self) -> float:

@@ -45,7 +45,7 @@ class SimDialer(BaseDialer):
             self._opened(connection.client)
 
     def refused(self, connection: Connection | None, reason: str) -> None:
-        """The attempt under way has failed."""
+        """Handle the failure of the current attempt."""
         if self._timeout is not None and connection is self._connecting:
             self._end_attempt()
             self._failed(reason)
@@ -58,7 +58,7 @@ class SimDialer(BaseDialer):
 
     @property
     def connecting(self) -> bool:
-        """True while an attempt is under way."""
+        """True while connecting."""
         return self._timeout is not None
 
     def die(self) -> None:
@@ -108,7 +108,7 @@ class SimListener:
         return self.site.address
 
     def accept(self, connection: Connection, conversation: Conversation, dialer: SimDialer) -> None:
-        """Take a stream. Runs in this process's context."""
+        """Accept a stream. Runs in this process's context."""
         link = connection.server
         if link.close_reason is not None:
             return

@@ -35,7 +35,7 @@ class Begin(NamedTuple):
 
 
 class ReplicaChunks(Chunks):
-    """The chunks of a replica that need not begin at 0."""
+    """The chunks of a replica, whose log need not begin at 0."""
 
     def __init__(self, bases: list[int], chunks: list[bytes], start: int = 0) -> None:
         super().__init__(bases, chunks)
@@ -54,7 +54,7 @@ class ReplicaChunks(Chunks):
 
 
 class SimPartitionDisk(DiskHardware):
-    """One broker's disk, which outlives its processes. ``directory_id``: its own."""
+    """One broker's disk, which outlives its processes. ``directory_id``: that of the disk."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SimPartitionDisk(DiskHardware):
         self.live: dict[PartitionKey, ReplicaChunks] = {}
         self.unflushed: list[tuple[PartitionKey, Write | Begin]] = []
         self.flipped: dict[tuple[PartitionKey, int], bytes] = {}
-        """Chunks of which a bit was flipped, by base offset, as they are since."""
+        """Chunks with a flipped bit, by base offset, as they are now."""
         self._store: SimPartitionStore | None = None
 
     @property
@@ -85,7 +85,7 @@ class SimPartitionDisk(DiskHardware):
         return self._store
 
     def crash(self, rng: Random) -> None:
-        """Lose power: keep durable data and a drawn prefix of the other writes."""
+        """Lose power: keep durable data and a random prefix of the other writes."""
         self.sync(rng.randint(0, len(self.unflushed)))
         if self.unflushed:
             self.happened("unsynced_loss")

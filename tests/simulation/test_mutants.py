@@ -154,7 +154,7 @@ def test_edit_applies_only_inside_its_block() -> None:
         (MAJORITY._replace(old="offsets.sort()", new="offsets.sort("), "is not Python"),
         (
             MAJORITY._replace(old="offsets.sort()", new="nobody_knows_this()"),
-            "has not: \\['nobody_knows_this'\\]",
+            "does not have: \\['nobody_knows_this'\\]",
         ),
     ],
 )

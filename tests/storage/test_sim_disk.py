@@ -170,7 +170,7 @@ async def crash_after_a_sync(seed: int) -> dict[PartitionKey, int]:
     return found
 
 
-async def test_crash_keeps_a_prefix_of_the_writes_over_all_replicas() -> None:
+async def test_crash_keeps_a_prefix_of_the_writes_across_all_replicas() -> None:
     prefixes = [
         {A0: 2, A1: 2},
         {A0: 3, A1: 2},
