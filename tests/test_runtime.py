@@ -19,7 +19,7 @@ from raftlog.step_tracer import traced
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)]
 )
-async def test_signal_stops_present_and_later_listeners(number: int, code: int) -> None:
+async def test_signal_reaches_listeners_added_before_and_after_it(number: int, code: int) -> None:
     first, later = asyncio.Event(), asyncio.Event()
     signals = StopSignals(first.set)
     try:
@@ -74,7 +74,7 @@ class Alarm:
 
 
 @simulated
-async def test_earliest_deadline_counts_and_a_later_one_moves_nothing() -> None:
+async def test_alarm_keeps_the_earliest_of_its_deadlines() -> None:
     alarm = Alarm()
     for after_s in (5.0, 9.0, 2.0, 7.0):
         alarm.arm(after_s)
@@ -155,7 +155,7 @@ def becomes(ask: Callable[[], object], wanted: object) -> None:
         time.sleep(0.001)
 
 
-def test_poll_has_an_answer_at_once_and_the_next_answer_later(disk: Disk) -> None:
+def test_first_poll_waits_for_an_answer_and_later_polls_do_not(disk: Disk) -> None:
     look = BackgroundLook(disk.ask)
     assert look.latest is None
     assert look.poll() == 1

@@ -98,7 +98,7 @@ def test_lifecycle_goes_from_initial_to_active() -> None:
     assert life.it.why_fenced(life.now) == ""
 
 
-def test_unfenced_state_is_read_from_the_own_epoch_in_the_own_image() -> None:
+def test_broker_is_unfenced_only_when_its_image_shows_its_current_epoch_unfenced() -> None:
     life = Life().registered()
     life.ok()
     life.image(EPOCH - 1, epoch=2, incarnation="old", fenced=False)
@@ -242,7 +242,7 @@ def test_the_self_fencing_timeout_must_exceed_the_session_timeout() -> None:
     assert defaults.fencing_timeout_ms > defaults.session_timeout_ms
 
 
-def test_stale_epoch_fences_at_once_until_the_image_shows_the_registration() -> None:
+def test_broker_with_a_stale_epoch_fences_itself_without_registering_again() -> None:
     life = Life().active()
     life.advance()
     life.fail(ErrorCode.STALE_BROKER_EPOCH)

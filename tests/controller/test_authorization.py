@@ -213,7 +213,7 @@ def test_each_item_is_authorized_separately(kind: str) -> None:
     assert "forbidden" not in str(decided.records)
 
 
-def test_unauthorized_key_refuses_the_whole_alteration() -> None:
+def test_alteration_with_an_unauthorized_key_is_refused_as_a_whole() -> None:
     stage = Stage()
     stage.allow(Op.ALTER, Kind.KEY_VALUE, "mine/", pattern=PatternType.PREFIXED)
     put = rpc.AlterKeyValuesRequest(alterations=[rpc.KeyValueAlteration(key="mine/a")])

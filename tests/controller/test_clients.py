@@ -66,7 +66,7 @@ def test_retry_returns_the_offset_of_its_write_and_writes_nothing() -> None:
         assert (decision.duplicate.offset, decision.duplicate.epoch) == (offset, 1)
 
 
-def test_retry_is_recognized_by_the_next_controller_in_the_inherited_tail() -> None:
+def test_next_controller_recognizes_the_retry_of_an_inherited_uncommitted_write() -> None:
     first = Cell()
     writer = Writer(first)
     first.hold_commits = True

@@ -92,7 +92,7 @@ def test_every_voter_must_support_the_level(levels: dict[int, int], says: str) -
 
 
 @pytest.mark.parametrize("age_ms", [-1, HEARD_WITHIN_MS + 1])
-def test_silent_voter_counts_as_possibly_rolled_back_but_not_the_leader(age_ms: int) -> None:
+def test_level_change_is_refused_while_a_voter_other_than_the_leader_is_silent(age_ms: int) -> None:
     quorum = Quorum({1: 1, 2: 2, 3: 2})
     quorum.silent(1, age_ms)
     assert cell(quorum).decide(TO_2).records, "it supports the levels of its own build"
@@ -153,7 +153,7 @@ def test_direction_of_a_feature_update_must_match_its_type(
     assert where == f"updates[0].{field}"
 
 
-def test_level_is_lowered_and_raised_again_whatever_the_log_holds() -> None:
+def test_level_is_lowered_and_raised_again_whatever_records_the_log_has() -> None:
     at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=2)
     client_id = at.send(rpc.OpenClientRequest()).client_id
     for made in (

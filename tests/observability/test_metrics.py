@@ -54,7 +54,7 @@ def test_counter_and_labelled_gauge_are_exposed(metrics: MetricsRegistry) -> Non
     assert 'raftlog_lag{broker="5"} 17.0' in lines
 
 
-def test_metrics_are_read_only_at_a_scrape(metrics: MetricsRegistry) -> None:
+def test_gauge_is_not_evaluated_before_a_scrape(metrics: MetricsRegistry) -> None:
     metrics.gauge("a", "A.", lambda: pytest.fail("read too early"))
 
 

@@ -71,7 +71,7 @@ def test_voter_does_not_campaign_on_a_connection_just_after_voting() -> None:
     assert node.up.role == "prospective", "and no more than that"
 
 
-def test_vote_from_before_a_restart_delays_no_cold_start() -> None:
+def test_vote_from_before_a_restart_does_not_delay_a_cold_start() -> None:
     node = one(VoteState(3, 2, "dir2"))
     node.step(ev.PeerConnected(2))
     assert node.up.role == "prospective"
@@ -362,8 +362,8 @@ def test_silent_leader_is_replaced_after_the_fetch_timeout() -> None:
         assert 0.6 < took < 1.3
 
 
-def test_simultaneously_restarted_voters_elect_without_a_timeout() -> None:
-    """A leader that returned tells its followers that it leads no more."""
+def test_simultaneously_restarted_voters_elect_a_leader_before_the_election_timeout() -> None:
+    """A restarted leader tells its followers that it no longer leads."""
     cluster = Cluster(3, connected=True)
     cluster.elect()
     for node_id in (1, 2, 3):

@@ -45,7 +45,7 @@ def test_pre_vote_request_of_a_voter_with_a_shorter_log_counts_as_its_grant() ->
     assert node.up.role == "candidate"
 
 
-def test_pre_vote_request_before_the_own_timeout_counts() -> None:
+def test_pre_vote_request_received_before_this_nodes_timeout_counts() -> None:
     """[Refused and forgotten, it cost both a whole timeout.]"""
     node = doubting()
     node.role._hears_leader = True
@@ -175,7 +175,7 @@ def test_candidate_of_five_waits_for_responses_before_older_requests_count() -> 
     assert node.up.role == "candidate"
 
 
-def test_silent_leader_is_not_waited_for() -> None:
+def test_refused_pre_vote_round_ends_without_waiting_for_the_silent_leader() -> None:
     """The other follower hears it: the round is lost, and the leader is fetched from again."""
     cluster, leader = elected()
     away = cluster.others(leader)[0]

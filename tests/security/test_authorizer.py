@@ -73,7 +73,7 @@ def test_prefixed_entry_matches_each_name_with_the_prefix_but_a_literal_does_not
     assert not allowed(index(entry(name="ord")))
 
 
-def test_star_is_every_name_as_a_literal_and_everyone_as_a_principal() -> None:
+def test_star_matches_every_resource_name_or_every_principal() -> None:
     assert allowed(index(entry(name="*")))
     assert allowed(index(entry("User:*")), BOB)
     assert not allowed(index(entry("User:*", type_=Kind.GROUP, name="*")), BOB)

@@ -176,7 +176,9 @@ def test_unreadable_files_are_left_to_the_connection(tmp_path: Path) -> None:
         assert look(port, TlsFiles(tmp_path / "none")).trouble is TlsTrouble.NONE
 
 
-def test_first_certificate_to_expire_counts(authority: trustme.CA, tmp_path: Path) -> None:
+def test_first_end_is_that_of_the_first_certificate_to_expire(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
     paths = [
         files(authority, tmp_path / name, validity).certificate
         for name, validity in (("valid", VALID), ("past", PAST))
