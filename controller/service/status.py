@@ -97,7 +97,7 @@ def outage_text(seen: QuorumDescription, node_id: int, peers: Sequence[PeerReach
     needed = seen.votes_needed or len(voters) // 2 + 1
     by_id = {peer.node_id: peer for peer in peers}
     missing = [by_id.get(one, PeerReach(one, "not dialed yet")) for one in voters if one != node_id]
-    missing = [peer for peer in missing if not peer.is_reached]
+    missing = [peer for peer in missing if not peer.is_reachable]
     reached = len(voters) - len(missing)
     text = (
         f"no leader is known in epoch {seen.epoch}:"
@@ -258,11 +258,11 @@ class NodeLife:
     def _look_at_peers(self, now: float) -> None:
         for peer in self._node.replica.peer_reach():
             known = peer.node_id in self._lost
-            if not peer.is_reached and not known and peer.for_ms >= STALL_S * 1000:
+            if not peer.is_reachable and not known and peer.for_ms >= STALL_S * 1000:
                 self._lost.add(peer.node_id)
                 self._lost_at[peer.node_id] = now - peer.for_ms / 1000
                 self._journal.note(Kind.PEER_LOST, peer_id=peer.node_id, reason=peer.reason)
-            elif peer.is_reached and known:
+            elif peer.is_reachable and known:
                 self._lost.discard(peer.node_id)
                 after_ms = max(0, round((now - self._lost_at.pop(peer.node_id)) * 1000))
                 self._journal.note(Kind.PEER_REGAINED, peer_id=peer.node_id, after_ms=after_ms)
@@ -393,7 +393,7 @@ def _voter(
     endpoint = endpoint_on(voter.endpoint, listener)
     shown = _replica(progress, endpoint, low=low.get(voter.node_id, progress.low_on_space))
     shown.endpoints = voter.endpoint
-    if not reach.is_reached:
+    if not reach.is_reachable:
         shown.unreachable_ms, shown.unreachable_reason = reach.for_ms, printable(reach.reason)
     return shown
 
@@ -460,7 +460,7 @@ def ready(service: ControllerService) -> tuple[bool, str]:
         return False, f"{why}; this node is {role}{last}"
     if not seen.hears_leader:
         lost = [one for one in service.replica.peer_reach() if one.node_id == leader]
-        since = "" if not lost or lost[0].is_reached else f": {_lost(lost[0])}"
+        since = "" if not lost or lost[0].is_reachable else f": {_lost(lost[0])}"
         return False, f"following node {leader} in epoch {epoch}, which answers no fetch{since}"
     if service.node.committed_end < 0:
         return False, f"following node {leader}, but the high watermark is not known yet"

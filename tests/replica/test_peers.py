@@ -365,7 +365,7 @@ async def test_peer_with_both_links_counts_as_reached() -> None:
     stage = Stage()
     await asyncio.sleep(5)
     assert stage.peer.reach() == PeerReach(2)
-    assert stage.peer.reach().is_reached
+    assert stage.peer.reach().is_reachable
 
 
 @simulated
@@ -380,7 +380,7 @@ async def test_lost_link_is_reported_with_the_reason_of_the_last_attempt() -> No
     await asyncio.sleep(1)
     assert stage.peer.reach() == PeerReach(2, "c2:9093: UNAVAILABLE: Connection refused", 3000)
     dialer.open()
-    assert stage.peer.reach().is_reached
+    assert stage.peer.reach().is_reachable
 
 
 @simulated
@@ -400,12 +400,12 @@ async def test_peer_with_an_overdue_response_does_not_count_as_reached() -> None
     stage = Stage()
     stage.ask(7)
     await asyncio.sleep(0.9)
-    assert stage.peer.reach().is_reached
+    assert stage.peer.reach().is_reachable
     await asyncio.sleep(0.2)
     assert stage.peer.reach() == PeerReach(2, "c2:9093: it is connected but does not answer", 1100)
     (old, _) = stage.dialers
     stage.answer(old, old.link, 7)
-    assert stage.peer.reach().is_reached
+    assert stage.peer.reach().is_reachable
 
 
 @simulated
@@ -424,7 +424,7 @@ async def test_peer_of_another_cluster_does_not_count_as_reached() -> None:
     assert found.for_ms == 4000, "since the first refusal"
     stage.ask(9)
     stage.answer(dialer, dialer.link, 9, ErrorCode.FENCED_LEADER_EPOCH)
-    assert stage.peer.reach().is_reached, "a refusal like others is an answer"
+    assert stage.peer.reach().is_reachable, "a refusal like others is an answer"
     stage.ask(10)
     stage.answer(dialer, dialer.link, 10, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     assert "does not accept this node's certificate" in stage.peer.reach().reason
@@ -433,4 +433,4 @@ async def test_peer_of_another_cluster_does_not_count_as_reached() -> None:
     assert "another data directory than the voter" in stage.peer.reach().reason
     dialer.lose()
     dialer.open()
-    assert stage.peer.reach().is_reached, "another link, and perhaps another process"
+    assert stage.peer.reach().is_reachable, "another link, and perhaps another process"

@@ -34,7 +34,7 @@ class PeerReach:
     """Time without a response, in ms."""
 
     @property
-    def is_reached(self) -> bool:
+    def is_reachable(self) -> bool:
         """True if the peer answers."""
         return not self.reason
 
@@ -303,7 +303,7 @@ class PeerLink:
         return self._dialer.link is not None
 
     def unanswered_since(self) -> tuple[float, str] | None:
-        """Return since when this link has delivered nothing, or only refusals, and why; None if it
+        """Return since when this link has delivered nothing or only refusals, and why; None if it
         works.
         """
         if self._dialer.link is None:
@@ -415,7 +415,7 @@ class PeerLink:
             self._peer.not_reached(self._refused_since)
 
     def close(self) -> None:
-        """Stop permanently. Outstanding requests are not reported."""
+        """Close the link for good. Outstanding requests are not reported."""
         self._silence.close()
         self._drop_other()
         self._dialer.close()
@@ -650,7 +650,7 @@ class DialedPeers:
         others = {
             peer.address
             for other_id, peer in self.by_id.items()
-            if other_id != node_id and peer.reach().is_reached
+            if other_id != node_id and peer.reach().is_reachable
         }
         return [one for one in (*named, *config.bootstrap_servers) if one not in others]
 
