@@ -85,7 +85,7 @@ class Records(Protocol):
         """Identity of the controller's directory."""
 
     def sections(self, offset: int) -> Sequence[Section]:
-        """Return the sections, with the spans that end above ``offset``."""
+        """Return all sections, each with only its spans that end above ``offset``."""
 
     def read(self, section: int, offset: int, until: int, max_bytes: int) -> bytes:
         """Return whole batches, at least one.
@@ -356,7 +356,7 @@ class _Healing:
             records = found.assemble(mending.log, mending.got)
             kept = replace_log(self._config.directory, found, mending.log, records, name)
         log.warning(
-            "the damage is mended, and this node remains the same voter",
+            "repaired the damage: this node remains the same voter",
             fetched=sum(end - base for base, (end, _) in mending.got.items()),
             set_aside=str(kept),
         )

@@ -37,14 +37,14 @@ def apply_plan(
 ) -> Write | Reply:
     """Make all changes, or raise an error and make none.
 
-    Raises INCONSISTENT_GENERATION for a plan that was made on another log, INVALID_UPDATE_VERSION
+    Raises INCONSISTENT_GENERATION for a plan that was made for another log, INVALID_UPDATE_VERSION
     for a change of something that has changed since, POLICY_VIOLATION, and the errors of the parts.
     """
     if request.generation != state.generation:
         raise refuse(
             ErrorCode.INCONSISTENT_GENERATION,
-            f"the plan was made on generation {request.generation} of the log, which has"
-            f" generation {state.generation} since it was recovered or restored",
+            f"the plan was made for generation {request.generation} of the log, which was recovered"
+            f" or restored since: it now has generation {state.generation}",
             "generation",
         )
     limit = state.settings.max_records_per_request

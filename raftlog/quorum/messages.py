@@ -154,7 +154,7 @@ def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
             f"{request.last_offset_epoch} is not possible for a candidate of epoch {epoch}",
         )
     if not 0 <= request.last_offset <= MAX_OFFSET:
-        return _invalid("last_offset", f"{request.last_offset} is not from 0 to {MAX_OFFSET}")
+        return _invalid("last_offset", f"{request.last_offset} must be in 0 .. {MAX_OFFSET}")
     if candidate < 0 or candidate == node.config.node_id:
         return _invalid(
             "replica_id", f"node {candidate} cannot request a vote from node {node.config.node_id}"

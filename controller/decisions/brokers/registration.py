@@ -206,8 +206,8 @@ def _check_fields(request: rpc.RegisterBrokerRequest) -> None:
         if not 0 <= feature.min_supported_version <= feature.max_supported_version:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"versions {feature.min_supported_version} .. {feature.max_supported_version} are"
-                " not a range of nonnegative levels",
+                f"min_supported_version {feature.min_supported_version} and max_supported_version"
+                f" {feature.max_supported_version} must satisfy 0 <= min <= max",
                 f"features[{index}]",
             )
 

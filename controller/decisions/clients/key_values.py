@@ -186,8 +186,8 @@ def _check_generation(one: rpc.KeyValueAlteration, generation: int, field: str) 
     if one.HasField("expected_generation") and one.expected_generation != generation:
         raise refuse(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"the condition on key {one.key} is for generation {one.expected_generation} of the"
-            f" log, which has generation {generation} since it was recovered or restored",
+            f"the condition on key {one.key} belongs to generation {one.expected_generation} of the"
+            f" log, which was recovered or restored since: it now has generation {generation}",
             f"{field}.expected_generation",
         )
 
@@ -369,6 +369,6 @@ def _check_lease_generation(
         raise refuse(
             ErrorCode.RESOURCE_NOT_FOUND,
             f"lease {request.lease_id} belongs to generation {request.generation} of the log,"
-            f" which has generation {state.generation} since it was recovered or restored",
+            f" which was recovered or restored since: it now has generation {state.generation}",
             "generation",
         )

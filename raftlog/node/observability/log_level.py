@@ -45,7 +45,7 @@ class LogLevel:
             )
         if not 0 <= for_ms <= MAX_MS:
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"{for_ms} is not from 0 to {MAX_MS}", field="for_ms"
+                ErrorCode.INVALID_REQUEST, f"{for_ms} must be in 0 .. {MAX_MS}", field="for_ms"
             )
         if self._timer is not None:
             self._timer.cancel()

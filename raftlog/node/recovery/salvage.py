@@ -127,7 +127,7 @@ class Salvage:
         return not (damaged.missing() or begins_later or len(self.contents) > 1)
 
     def sections(self, offset: int) -> list[Section]:
-        """Return, per section, the spans that end above ``offset``."""
+        """Return all sections, each with only its spans that end above ``offset``."""
         return [[one.span for one in content if one.span.end > offset] for content in self.contents]
 
     def read(self, section: int, offset: int, until: int, max_bytes: int) -> bytes:
@@ -153,7 +153,7 @@ class Salvage:
         if not 0 <= position <= self.snapshots[snapshot_id]:
             raise ApiError(
                 ErrorCode.POSITION_OUT_OF_RANGE,
-                f"position {position} is not from 0 to {self.snapshots[snapshot_id]}, the size of"
+                f"position {position} must be in 0 .. {self.snapshots[snapshot_id]}, the size of"
                 f" snapshot {snapshot_id}",
             )
         return self.snapshot_bytes(snapshot_id, position, max_bytes)

@@ -59,7 +59,7 @@ def close_to_others(directory: Path) -> None:
         raise StorageError(f"cannot change the mode of {directory}: {error}") from error
     else:
         log.warning(
-            "revoked the access of other users to the data directory",
+            "revoked other users' access to the data directory",
             directory=str(directory),
             mode=oct(mode),
         )
