@@ -1,5 +1,5 @@
 """Jobs that answer questions about exported logs: the state at a point, changes and their
-principals, an audit of the rules, figures, and a report.
+principals, an audit against the rules, outages, delays of visibility, and a report.
 
 A request (``request``) names a job. ``app`` parses it from a command line; ``cli`` chooses the
 engine: worker processes on this machine, or Spark, where ``submit`` runs. ``run`` opens the export

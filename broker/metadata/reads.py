@@ -290,8 +290,8 @@ def _configs(
 
 
 def _layers(image: Image, kind: int, name: str) -> list[tuple[dict[str, str], int]]:
-    """Return the configs that apply to a resource, the strongest first: a broker's or topic's own
-    configs, then those of all brokers.
+    """Return the configs that apply to a resource, strongest first: a broker's or topic's own
+    configs, then the cluster-wide ones.
     """
     own = image.configs.get((kind, name)) or {}
     if kind == ResourceType.TOPIC:

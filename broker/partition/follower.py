@@ -31,7 +31,7 @@ class Stage(Enum):
 
 
 class Follower(Role):
-    """The follower of ``leader_id`` in leader epoch ``epoch``, and in no other."""
+    """A replica that follows ``leader_id``, only in leader epoch ``epoch``."""
 
     __slots__ = (
         "fetching_in",
@@ -159,7 +159,7 @@ class Follower(Role):
 
 
 MAX_OUTSTANDING = 2
-"""Maximum number of outstanding fetches: one that waits at the leader, and one with news for it."""
+"""Maximum number of outstanding fetches: one parked at the leader, and a newer one."""
 FIRST_PAUSE_S = 0.020
 
 
@@ -278,7 +278,7 @@ class LeaderLink:
     # --- fetches ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send a fetch at the end of a step, if there is news for the leader or none is
+        """Send a fetch at the end of a step, if it would tell the leader anything or none is
         outstanding.
         """
         if not self._open or self._pause is not None or self._writing or not self.followers:

@@ -3,7 +3,7 @@
 A link is a session, which keeps the follower's positions (KIP-227). A position in a fetch is
 answered with data, an error or a divergence at most once; then the follower must fetch it again. A
 high watermark or a log start alone leaves the position valid. An answer includes only partitions
-with news; without any it waits until ``max_wait_ms`` or a newer fetch.
+that have changed; if none has, it waits until ``max_wait_ms`` or a newer fetch.
 
 Why: docs/decisions/024-data-plane-group-flush.md
 """
@@ -289,7 +289,7 @@ class Session:
         self.answer()
 
     def answer(self) -> None:
-        """Answer the parked fetch with the available news, as far as it fits."""
+        """Answer the parked fetch with as many of the pending results, records and marks as fit."""
         request = self._parked
         if request is None:
             return
@@ -417,7 +417,7 @@ class Sessions:
             self.touched.pop(session.number, None)
 
     def settle(self) -> None:
-        """Answer sessions with news, at the end of a step."""
+        """Send the answers that are due at the end of a step."""
         while self.touched:
             self.touched.pop(next(iter(self.touched))).settle()
 

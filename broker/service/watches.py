@@ -409,8 +409,8 @@ class Watches:
                 raise refusal(asker.caller, row.operation, row.resource(key), field)
 
     def _permits(self, asker: Asker, kind: str, key: str) -> bool:
-        """Return whether the newest image permits it, whichever image is shown: see
-        ``requests.py``.
+        """Return whether the asker may see an entity. The newest image decides, even if the watch
+        shows an older one: see ``requests.py``.
         """
         assert self._rules is not None
         row = WATCH[kind]

@@ -40,7 +40,7 @@ from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import Image
 
 LOOP_GAP_TOLERATED_S = 0.1
-"""Longest pause of the controller's own event loop, in seconds, for which sessions are not
+"""Longest pause of the controller's event loop, in seconds, for which sessions are not
 extended; pauses are due to garbage collection or swapping.
 """
 
@@ -332,7 +332,7 @@ class LagWatch:
         self._probations[broker_id] = _Probation(now + length_s, length_s)
 
     def unfenced(self, broker_id: int, now: float) -> None:
-        """Record that a broker was unfenced: offsets from before do not count as lag."""
+        """Record that a broker was unfenced: it is not stuck before ``lag_max_s`` have passed."""
         self._joined_at[broker_id] = now
 
     def forget(self, broker_id: int) -> None:

@@ -64,7 +64,7 @@ async def fetch_snapshot(
     piece_bytes: int = PIECE_BYTES,
     last_bytes: int = 0,
 ) -> None:
-    """Fetch a snapshot, or its last bytes, piece by piece into ``sink``.
+    """Fetch a snapshot, or only its last bytes, piece by piece into ``sink``.
 
     Raises ApiError (SNAPSHOT_NOT_FOUND: the node has deleted the snapshot meanwhile;
     REQUEST_TIMED_OUT: it does not answer), and the errors of ``sink``. A piece that does not arrive
@@ -376,15 +376,17 @@ async def committed_state(
 ) -> tuple[LogInfo, Image]:
     """Return the state at the high watermark. Raises ApiError, CorruptLogError, FoldError."""
     retrying = AsyncRetrying(
-        retry=retry_if_exception(_may_be_gone_next_time),
+        retry=retry_if_exception(_is_retriable),
         stop=stop_after_attempt(ATTEMPTS),
         reraise=True,
     )
     return await retrying(_committed_state, reader, progress)
 
 
-def _may_be_gone_next_time(error: BaseException) -> bool:
-    """Return whether another attempt may succeed: damage in transit looks like a damaged log."""
+def _is_retriable(error: BaseException) -> bool:
+    """Return whether another attempt may succeed. It may even after a CorruptLogError: the data may
+    have been damaged in transit.
+    """
     again = isinstance(error, ApiError) and error.code in _AGAIN
     return again or isinstance(error, BelowLogStartError | CorruptLogError)
 

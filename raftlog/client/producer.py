@@ -41,7 +41,7 @@ class RecordMetadata:
 
 
 class Waiting:
-    """One record in the producer. ``deadline``: time after which it is no longer sent."""
+    """A record to be sent. ``deadline``: time after which it is no longer sent."""
 
     __slots__ = ("caller", "data", "deadline", "future", "unknown")
 
@@ -54,10 +54,10 @@ class Waiting:
         self.caller: Any = None
         """The span in which the record was written, if calls are traced."""
         self.unknown = False
-        """Whether an attempt had an unknown outcome: no later error is definite."""
+        """True if an attempt had an unknown outcome: then no later error is definite."""
 
     def fail(self, error: ApiError) -> None:
-        """Fail with an error, which states whether an earlier attempt may have been executed."""
+        """Report an error to the caller; it also says if an earlier attempt may have succeeded."""
         if self.future.done():
             return
         if self.unknown and not error.outcome_unknown:
@@ -120,8 +120,8 @@ class PartitionQueue:
         return cancelled
 
     def halve(self) -> bool:
-        """Halve the maximum batch size, after the leader has refused a batch; return False if it
-        had one record.
+        """Halve the maximum batch size, after the leader has refused a batch; return False if the
+        batch had only one record.
         """
         if len(self.in_flight) < 2:
             return False

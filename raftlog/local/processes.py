@@ -61,7 +61,7 @@ class Daemons:
         # Children of this process must be reaped, or they stay as zombies.
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._begins: dict[str, int] = {}
-        """Position in its log at which the output of each process started by this object begins."""
+        """Name -> position in the log at which the output of the process started here begins."""
 
     def log_path(self, name: str) -> Path:
         """Return the path of a process's output."""
@@ -97,7 +97,7 @@ class Daemons:
         return identity.pid if identity is not None and runs else None
 
     def signal(self, name: str, number: int) -> bool:
-        """Send a signal; return whether there was a process to send it to."""
+        """Send a signal to a process; return whether it was running."""
         pid = self.pid(name)
         if pid is None:
             return False
@@ -113,7 +113,7 @@ class Daemons:
         return pid is not None and _stat(pid)[:1] == ["T"]
 
     def wait_gone(self, name: str, timeout_s: float) -> bool:
-        """Wait until a process has ended; return whether it has."""
+        """Wait until a process has exited; return whether it has."""
         if not wait_until(lambda: self.pid(name) is None, timeout_s):
             return False
         self._pid_path(name).unlink(missing_ok=True)
@@ -121,8 +121,8 @@ class Daemons:
         return True
 
     def stop(self, names: Sequence[str], timeout_s: float = 10.0) -> list[str]:
-        """End processes with SIGTERM, then SIGKILL for those that have not ended in time. Return
-        the names of those killed.
+        """Stop processes with SIGTERM, then with SIGKILL any still running after ``timeout_s``.
+        Return the names of those killed.
         """
         for name in names:
             self.signal(name, signal.SIGTERM)

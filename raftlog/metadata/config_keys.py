@@ -4,9 +4,9 @@ the layers of a topic's config.
 Names, defaults and bounds are Kafka's. One table validates writes, fills in defaults on reads, and
 explains keys to people. Values travel as text, as in Kafka.
 
-A topic's own value takes precedence over the value set for all brokers under the broker's name for
-the key, and that over the default. The configs of a single broker are not a layer of a topic's
-config: answers would differ from broker to broker.
+A topic's own value takes precedence over the cluster-wide value of the corresponding broker key,
+and that over the default. The configs of a single broker are not a layer of a topic's config:
+answers would differ from broker to broker.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ brokers: brokers must not disagree about which partitions have too few in-sync r
 def without_effect(
     resource_type: int, name: str, value: str, *, of_one_broker: bool = False
 ) -> str:
-    """Return why this value has no effect in this build, or "" if it has, or the key does not
-    exist.
+    """Return why this value has no effect in this build; "" if it has one, or if the key does
+    not exist.
 
     ``of_one_broker``: whether the value is set on a single broker.
     """
@@ -429,7 +429,7 @@ _KEYS: Mapping[int, Mapping[str, ConfigKey]] = MappingProxyType(
 
 
 ALL_BROKERS = ""
-"""The resource name for the configs of all brokers: the cluster defaults."""
+"""The resource name of the cluster-wide broker configs."""
 BROKER_NAME: Mapping[str, str] = MappingProxyType(
     {
         "cleanup.policy": "log.cleanup.policy",
@@ -459,7 +459,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def inherited(view: Any) -> dict[str, str]:
-    """Return the values that topics inherit from the configs of all brokers, by topic key.
+    """Return the values that topics inherit from the cluster-wide broker configs, by topic key.
     ``view``: an image or a draft.
     """
     shared: Mapping[str, str] = view.configs.get((_BROKER_TYPE, ALL_BROKERS)) or _NOTHING
@@ -481,14 +481,14 @@ def topic_config(view: Any, topic: str, key: str) -> str:
 
 
 def is_cordoned(view: Any, broker_id: int) -> bool:
-    """Return whether a broker receives no new replicas: by its own config, else by that of all
-    brokers.
+    """Return whether a broker receives no new replicas: by its own config, else by the
+    cluster-wide one.
     """
     return broker_value(view, broker_id, CORDONED) == "true"
 
 
 def broker_value(view: Any, broker_id: int, key: str) -> str | None:
-    """Return a broker's own value of a key, else that of all brokers, or None if neither is set."""
+    """Return a broker's own value of a key, else the cluster-wide one, or None without either."""
     own: Mapping[str, str] = view.configs.get((_BROKER_TYPE, str(broker_id))) or _NOTHING
     shared: Mapping[str, str] = view.configs.get((_BROKER_TYPE, ALL_BROKERS)) or _NOTHING
     return own.get(key, shared.get(key))

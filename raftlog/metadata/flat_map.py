@@ -7,8 +7,8 @@ dict, whereas a persistent map copies a path of nodes and updates the reference 
 neighbours. Values are never None.
 
 Mutating any version but the newest copies the whole map, unless all newer ones have been released:
-code that often goes back to old versions uses a persistent map (``pmap``). [A broker that serves
-reads at LAO repeatedly folds an older image forward.]
+code that often goes back to old versions, such as a broker that folds an older image forward for
+reads at LAO, uses a persistent map (``pmap``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _State(Generic[K, V]):
 
 
 class _Table(Generic[K, V]):
-    """All versions of a map, in a line."""
+    """All versions of a map, in order."""
 
     __slots__ = ("released", "values")
 

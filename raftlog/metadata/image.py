@@ -391,8 +391,8 @@ class ImageDraft:
         return image
 
     def snapshot_of_configs(self) -> Image:
-        """Return the image if only config values have changed since the last one: all other maps
-        are the previous image's.
+        """Return what ``snapshot`` would, but faster. Only config values may have changed since the
+        last image: all other maps are taken from it.
         """
         image = self._base = replace(
             self._base,

@@ -453,7 +453,7 @@ class Plan(NamedTuple):
 
     changes: list[Change]
     problems: list[str]
-    """Requests in the file that no plan can carry out."""
+    """Requirements in the file that no plan can meet."""
     topics: dict[str, Topic]
     """The existing topics whose configs change: the plan applies only to these, not to later topics
     with the same names.
@@ -461,7 +461,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(image: Image, wanted: Wanted) -> Plan:
-    """Return the plan that makes a state match a file."""
+    """Return the plan that changes a cluster with this image to what a file declares."""
     live = declared(image)
     changes: list[Change] = []
     problems: list[str] = []

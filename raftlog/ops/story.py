@@ -226,7 +226,7 @@ def explained(story: Story, now: Sequence[Finding] | None) -> Explained:
 
 
 def screen(story: Story, now: Sequence[Finding] | None, *, everything: bool) -> str:
-    """Return the story for people. ``now``: the doctor's findings, or None if it did not run."""
+    """Return the story as text. ``now``: the doctor's findings, or None if it did not run."""
     width = screen_width()
     shown = [one for one in story.lines if everything or one.weight > Weight.NOTE]
     left_out = len(story.lines) - len(shown)

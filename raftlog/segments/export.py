@@ -28,8 +28,8 @@ READ_BYTES = 1 << 20
 
 
 class ChunkSource(Protocol):
-    """A log to export: a running node as seen by an observer, or a data directory of a stopped one.
-    Only committed records.
+    """A source of committed records to export: the log of a running cluster, or the data directory
+    of a stopped node.
     """
 
     @property
@@ -203,8 +203,8 @@ class Seam:
         )
 
     def require_log_hash(self, said: Sequence[StateHash]) -> None:
-        """Raise ExportMismatchError if nodes report a log hash at the end, and none reports this
-        one.
+        """Raise ExportMismatchError if nodes report log hashes at the end of the export, and none
+        equals the export's.
         """
         known = self._writer.log_hash
         named = [one for one in said if one.offset + 1 == known.end_offset and one.log_hash]

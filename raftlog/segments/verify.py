@@ -185,7 +185,7 @@ class FoldedSlice(msgspec.Struct, frozen=True):
 def plan_slices(
     checkpoints: Iterable[Checkpoint], manifest: Manifest, end: int, count: int
 ) -> list[Slice]:
-    """Return about ``count`` slices with about equally many records, up to an offset (inclusive).
+    """Return about ``count`` slices of roughly equal size, up to offset ``end`` (inclusive).
 
     ``checkpoints``: the intact ones, by offset.
     """
@@ -259,7 +259,7 @@ class _Folding:
         return format_hash(self._draft.state_hash & HASH_MASK)
 
     def take(self, chunk: bytes, header: batch.BatchHeader) -> bool:
-        """Fold the next batch. Return whether it folds."""
+        """Fold the next batch. Return whether that succeeded."""
         self._pass(header.last_offset)
         try:
             self._draft.apply_encoded(chunk, header)

@@ -199,7 +199,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _until_expired(self, context: Any, caller: Admitted) -> AsyncIterator[None]:
-        """Abort the call inside when its caller's token or certificate expires."""
+        """Abort the call made in this context when its caller's token or certificate expires."""
         expired: list[ApiError] = []
         task = asyncio.current_task()
         assert task is not None

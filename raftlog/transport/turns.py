@@ -118,7 +118,7 @@ class Turns:
             self.pass_on()
 
     def begin_last(self) -> None:
-        """Use the rest of this turn for the work that starts now."""
+        """Use up this turn: the caller's work, of unknown cost, is the last to start in it."""
         self._left_s, self._cpu_at = 0.0, -math.inf
         if not self._begin_due:
             self._begin_soon(thread_time())

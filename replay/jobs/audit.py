@@ -157,7 +157,7 @@ def audit_result(
 
 
 def render(result: AuditResult, console: Console) -> None:
-    """Print the result for people."""
+    """Print the result as text."""
     for rule in result.rules:
         if rule.begins is not None and rule.begins >= 0:
             console.print(f"{rule.id} applies to writes after offset {rule.begins}")

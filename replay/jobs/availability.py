@@ -273,7 +273,7 @@ def sentences(result: AvailabilityResult) -> list[str]:
 
 
 def render(result: AvailabilityResult, console: Console) -> None:
-    """Print the result for people."""
+    """Print the result as text."""
     console.print(
         f"From {format_time(result.since_ms)} to {format_time(result.until_ms)},"
         f" {duration(result.until_ms - result.since_ms)}"

@@ -94,7 +94,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
 
 
 def render(result: DiffResult, console: Console) -> None:
-    """Print the result for people."""
+    """Print the result as text."""
     begin, end = result.begin, result.end
     first = (
         f"offset {begin.offset}, {format_time(begin.timestamp_ms)}"

@@ -77,7 +77,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
 
 
 def render(result: HistoryResult, console: Console) -> None:
-    """Print the result for people."""
+    """Print the result as text."""
     by = Field("by", lambda one: author(one.principal, one.client_id))
     table = listing(
         "",

@@ -257,7 +257,7 @@ def sentences(result: LaoResult) -> list[str]:
 
 
 def render(result: LaoResult, console: Console) -> None:
-    """Print the result for people."""
+    """Print the result as text."""
     print_listings(listings(result), console)
     for each in sentences(result):
         console.print(each)

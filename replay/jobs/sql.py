@@ -100,7 +100,7 @@ def _inner(value: Any) -> Any:
 
 
 def render(result: SqlResult, console: Console) -> None:
-    """Print the result for people."""
+    """Print the result as text."""
     table = Table(*(Column(name, overflow="fold") for name in result.columns))
     for row in result.rows:
         table.add_row(*("-" if value is None else _text(value) for value in row))

@@ -98,7 +98,7 @@ def _in_words(row: EntityRow) -> str:
 
 
 def render(result: StateResult, console: Console) -> None:
-    """Print the result for people."""
+    """Print the result as text."""
     point = result.point
     console.print(
         f"State at offset {point.offset}, epoch {point.epoch}, {format_time(point.timestamp_ms)}"

@@ -62,7 +62,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
 
 
 def render(result: SummaryResult, console: Console) -> None:
-    """Print the result for people."""
+    """Print the result as text."""
     point = result.point
     table = Table(show_header=False)
     table.add_row("cluster", f"{result.cluster_id}, generation {result.generation}")

@@ -262,7 +262,7 @@ def _disagreement(one: StateCheck) -> Fault:
 
 
 def render(result: VerifyResult, console: Console) -> None:
-    """Print the result for people."""
+    """Print the result as text."""
     if result.states:
         table = listing(
             "",

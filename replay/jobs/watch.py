@@ -122,7 +122,7 @@ def _new(
 
 
 def render(result: WatchResult, console: Console) -> None:
-    """Print the result for people."""
+    """Print the result as text."""
     if result.alerts:
         rows = [dict(zip(result.columns, row, strict=True)) for row in result.alerts]
         console.print(listing("", rows, *_FINDINGS).table())

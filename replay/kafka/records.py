@@ -47,8 +47,8 @@ Read = Callable[[Reader], Any]
 
 
 def decoder(schema: Schema, version: int) -> Callable[[Reader], Decoded]:
-    """Return a function that reads one message of a known version to its end, and raises
-    MalformedRecordError. It has compiled the schema, so keep it.
+    """Return a function that reads one message of a known version, which must end there; raises
+    MalformedRecordError. Keep the function: creating it compiles the schema.
     """
     read_fields = _struct(schema.fields, version)
 

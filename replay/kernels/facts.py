@@ -1,6 +1,6 @@
-"""Facts from rare records that many other records are judged by: the registered brokers, the topics
-and the feature levels at each offset. They grow only with the number of such records, and every
-worker receives all of them.
+"""Facts from rare records against which many others are checked: the registered brokers, the topics
+and the feature levels at each offset. Their size grows only with the number of rare records, and
+every worker receives all of them.
 """
 
 from __future__ import annotations
@@ -344,7 +344,7 @@ class Standings:
 
 
 class Near:
-    """The spans that apply near a slice of the log: few, so lookups are cheap."""
+    """The spans that apply within a slice of the log: few, so lookups are cheap."""
 
     def __init__(self, standings: Standings, chosen: Ints, first: int) -> None:
         self._first = first

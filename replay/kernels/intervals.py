@@ -57,7 +57,7 @@ class Watcher(Protocol):
         ...
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
-        """Process the last steps of all partitions."""
+        """Process the final state of each partition, and its last interval."""
         ...
 
     def found(self) -> Any:
@@ -76,7 +76,7 @@ class Removals:
         self._times = np.array([at_ms for _, at_ms in gone], np.int64)
 
     def times(self, offsets: Ints) -> Ints:
-        """Return the time of each offset, which may be NEVER."""
+        """Return the time of each of these removals; NEVER for the offset NEVER."""
         if not len(self._offsets):
             return np.full(len(offsets), NEVER, np.int64)
         at = np.minimum(np.searchsorted(self._offsets, offsets), len(self._offsets) - 1)
@@ -167,8 +167,8 @@ class Names:
 
 
 class Spells(NamedTuple):
-    """Spells, one element each; ``ends`` and ``ends_ms`` are NEVER if open at the end of the
-    log.
+    """Spells, as one array per field; ``ends`` and ``ends_ms`` are NEVER for a spell that is open
+    at the end of the log.
     """
 
     key: Ints

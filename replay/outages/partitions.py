@@ -20,11 +20,11 @@ from replay.outages.service import Stretch
 
 
 class Moments(NamedTuple):
-    """Times at which spells began, one element each, in order.
+    """Spells grouped by the time at which they began, one element per time, in order.
 
-    ``ends_ms``: the latest end of these spells; NEVER if one is still open. ``begins``: their first
-    offset. ``spells``: their number. ``key``: one of their partitions. ``lasted_ms``: total length
-    of the ended spells. ``lasting``: number of open ones.
+    ``ends_ms``: latest end of the group's spells; NEVER if one is still open. ``begins``: lowest
+    offset at which one began. ``spells``: number of spells. ``key``: one of the affected
+    partitions. ``lasted_ms``: total length of the ended spells. ``lasting``: number of open spells.
     """
 
     begins_ms: Ints
@@ -37,7 +37,7 @@ class Moments(NamedTuple):
 
 
 class Condition:
-    """Spells during which partitions were in a condition.
+    """Spells during which partitions were in one condition.
 
     ``lost``: per partition, the total length of its spells within the stretch in ms, their number,
     and the longest in ms.
@@ -69,7 +69,7 @@ class Condition:
 
     @cached_property
     def moments(self) -> Moments:
-        """The times at which spells began."""
+        """The spells, grouped by the time at which they began."""
         return Moments(*self._moments.rows())
 
     @cached_property
@@ -81,7 +81,7 @@ class Condition:
         return at_ms[by != 0], np.cumsum(by[by != 0])
 
     def began(self, since_ms: int, until_ms: int) -> Moments:
-        """Return the moments between two times, both inclusive."""
+        """Return the spells that began between two times, both inclusive."""
         first = np.searchsorted(self.moments.begins_ms, since_ms)
         last = np.searchsorted(self.moments.begins_ms, until_ms, side="right")
         return some(self.moments, np.arange(first, last))

@@ -34,7 +34,7 @@ _Model = _model()
 
 
 def checked_settings(values: Mapping[str, object]) -> Settings:
-    """Return settings from values by key. Raises InvalidError."""
+    """Return the settings for a mapping of keys to values. Raises InvalidError."""
     try:
         return Settings(**dict(_Model.model_validate(values)))
     except ValidationError as error:

@@ -111,7 +111,9 @@ def _validate(given: Mapping[str, Given], mistakes: list[str]) -> tuple[Settings
 
 
 def _settings(values: Mapping[str, object]) -> tuple[Settings, list[tuple[str, str]]]:
-    """Return settings from values by key; after a mistake, the defaults and (key, fault) pairs."""
+    """Return the settings for a mapping of keys to values; if any is invalid, the defaults and
+    (key, fault) pairs.
+    """
     try:
         return plain_settings(values), []
     except NotPlainError:

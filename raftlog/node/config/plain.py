@@ -21,7 +21,9 @@ class NotPlainError(ValueError):
 
 
 def plain_settings(values: Mapping[str, object]) -> Settings:
-    """Return settings from values by key. Raises NotPlainError unless each has its plain type."""
+    """Return the settings for a mapping of keys to values. Raises NotPlainError unless every value
+    has the type of its key.
+    """
     hints = _hints()
     read: dict[str, Any] = {}
     for key, value in values.items():

@@ -4,9 +4,9 @@ A field's name with dots for underscores is its key (Kafka's, if Kafka has one);
 the name in capitals is its environment variable. ``raftlog config keys`` prints this file as a
 table.
 
-The quorum's defaults are defined there; other parts of the program take their defaults from here
-(``Settings.request_timeout_ms``), so this file imports nothing heavy: pydantic checks values in
-``load.py``.
+The quorum's defaults are defined in ``raftlog.quorum.config``. Other modules take their defaults
+from here (``Settings.request_timeout_ms``), so this one imports nothing slow, such as pydantic,
+which ``checked.py`` uses.
 """
 
 # ruff: noqa: RUF009  (_key is dataclasses.field)
