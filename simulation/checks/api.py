@@ -53,7 +53,7 @@ def fail(what: str) -> NoReturn:
 
 
 def present(value: T | None) -> T:
-    """Return a part of a process. Hooks about a process are called only while it has it."""
+    """Return a part of a process, which exists whenever hooks about the process are called."""
     assert value is not None
     return value
 
@@ -69,11 +69,11 @@ class ControllerView(Protocol):
 
     @property
     def core(self) -> QuorumCore | None:
-        """The running process's state machine, from the end of its recovery on."""
+        """The running process's state machine, or None before the end of its recovery."""
 
     @property
     def incarnation(self) -> int:
-        """Grows with each process on this host, and with each new disk."""
+        """Number that grows with each process on this host, and with each new disk."""
 
 
 class BrokerView(Protocol):
@@ -86,7 +86,7 @@ class BrokerView(Protocol):
 
     @property
     def incarnation(self) -> int:
-        """Grows with each process on this host."""
+        """Number that grows with each process on this host."""
 
 
 class World(Protocol):
@@ -105,14 +105,14 @@ class World(Protocol):
         """All broker hosts."""
 
     def now(self) -> float:
-        """Virtual seconds."""
+        """Return the virtual time, in seconds."""
 
     def note(self, who: str, what: str) -> None:
-        """A line of the transcript."""
+        """Add a line to the transcript."""
 
 
 def deciding(world: World) -> tuple[ControllerView | None, int]:
-    """Return the controller of the newest epoch that decides, and that epoch."""
+    """Return the active controller of the newest epoch, or None, and that epoch."""
     services = [(host, host.service) for host in world.controllers]
     found = [(host, of.node.controller_epoch) for host, of in services if of and of.node.decider]
     return max(found, key=lambda one: one[1], default=(None, 0))
@@ -120,24 +120,26 @@ def deciding(world: World) -> tuple[ControllerView | None, int]:
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """A client's operation: pending or returned. ``outcome``: *failed* is definite (nothing was
-    written), *unknown* may be executed at any later time, or never.
+    """A client's operation, pending or returned. ``outcome``: *failed* means that nothing was
+    written; *unknown*, that the operation may be executed at any later time, or never.
     """
 
     number: int
     client: str
     kind: OperationKind
     key: str
-    """Config writes and reads: the resource's name. Topics: the topic's name."""
+    """Name of the resource whose config is written or read, or of the topic."""
     value: str = ""
     acks: int = 0
     timeout_s: float = 0.0
-    """A write: how long its client waits for that, at whichever controller; 0 if it does not."""
+    """Time in seconds for which a write waits for ``acks``, at one controller after another; 0 if
+    its client uses only one.
+    """
     mode: int = 0
     at_least: int = -1
-    """Offset of the request's token: the answer must come from an image there or later."""
+    """Offset of the request's token: the image that answers must not be older."""
     client_id: int = -1
-    """Exactly-once writes: the session and the sequence number."""
+    """Client id of an exactly-once write; ``sequence``: its sequence number."""
     sequence: int = -1
     invoked_at: float = 0.0
     returned_at: float = math.inf
@@ -145,14 +147,16 @@ class Operation:
     error: str = ""
     broker: str = ""
     offset: int = -1
-    """A write: of its last record. A read: of the image that answered."""
+    """Offset of a write's last record, or of the image that answered a read."""
     record_offset: int = -1
     generation: int = 0
     reached: int = 0
     expected: str | int | None = None
-    """``compare``: the value of a config, or the offset of a key, that it was to be done on."""
+    """``compare``: the value of a config, or the offset of a key, on which it is conditional."""
     found: str | tuple[str, ...] | None = None
-    """A read's value; None: not set. ``read_topics``: sorted names. ``ask_topic``: its own."""
+    """Value that a read found, or None if it is not set. ``read_topics``: the sorted names.
+    ``ask_topic``: the topic's name, if it exists.
+    """
     response: Any = None
 
     def wrote(self, write: Any) -> None:
@@ -160,19 +164,19 @@ class Operation:
         self.reached = write.reached
 
     def refused(self, error: ApiError) -> None:
-        """Note an error as the outcome: definitely failed, or unknown."""
+        """Record an error as the outcome: definitely failed, or unknown."""
         self.outcome, self.error = "unknown" if error.outcome_unknown else "failed", error.code.name
 
 
 class Checker:
-    """Base of all checkers. Make one for each run."""
+    """Base of all checkers. Create one for each run."""
 
     def begin(self, world: World) -> None:
         """Prepare the checker, before any host starts."""
         self.world = world
 
     def looked_at(self) -> dict[str, int]:
-        """Return this checker's counters by kind. All zero: it was idle."""
+        """Return this checker's counters by kind; if all are 0, it has checked nothing."""
         return {
             name: value
             for name, value in vars(self).items()
@@ -192,19 +196,21 @@ class Checker:
         """Check a step of a controller's core before its effects. Do not change ``effects``."""
 
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
-        """A node gives a message to a link. ``peer``: its host's name."""
+        """A node sends a message on a link. ``peer``: name of the peer's host."""
 
     def message_arrived(self, host: ControllerView, peer: str, message: Any) -> None:
-        """A request arrives at a controller, before its service gets it. ``peer``: its sender."""
+        """A request arrives at a controller; its service has not received it yet. ``peer``: its
+        sender.
+        """
 
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         """A controller sends this LAO for the first time in this epoch."""
 
     def broker_started(self, host: BrokerView) -> None:
-        """A new process, nothing applied yet."""
+        """A broker process has started, and has applied nothing yet."""
 
     def broker_stopped(self, host: BrokerView, reason: str) -> None:
-        """The process is gone."""
+        """The broker process has ended, for ``reason``."""
 
     def broker_moved(self, host: BrokerView) -> None:
         """Check a broker after its view applied records, LAO or an epoch, or was emptied."""
@@ -213,7 +219,7 @@ class Checker:
         """A firewall resets these hosts' connections to others, and refuses new ones."""
 
     def broker_asked(self, host: BrokerView, why_fenced: str) -> None:
-        """A broker has checked whether it may accept a request; ``why_fenced`` empty: it may."""
+        """A broker has checked whether it may accept a request: yes if ``why_fenced`` is empty."""
 
     def data_recovered(self, host: BrokerView) -> None:
         """A broker has recovered its replicas; ``host.disk.live`` is what it found, all durable."""
@@ -224,40 +230,40 @@ class Checker:
         """Check a step of a broker's replicas before its effects. ``now``: by the host's clock."""
 
     def broker_disk_lost(self, host: BrokerView, directory_id: str) -> None:
-        """Note that a broker's disk is lost, or damaged permanently: its records count no more."""
+        """A broker's disk is lost, or damaged permanently: its records no longer count."""
 
     def consumed(self, client: str, topic_id: bytes, record: Record) -> None:
-        """A consumer was given a record."""
+        """A consumer has received a record."""
 
     def consumer_out_of_range(self, client: str) -> None:
-        """A consumer that reads on was told that its position is out of range."""
+        """A consumer that continued to read was told that its position is out of range."""
 
     def watch_begun(self, host: str, since: Token | None) -> None:
-        """A client begins a watch: after a token, or with the present."""
+        """A client begins a watch, after a token or with the current state."""
 
     def watch_told(self, host: str, change: Change) -> None:
-        """A client's watch gives it a change."""
+        """A client receives a change from its watch."""
 
     def watch_ended(self, host: str, token: Token) -> None:
-        """A client ends its watch, and will go on after the token."""
+        """A client ends its watch, which it will resume after the token."""
 
     def lease_confirmed(self, host: str, lease_id: int, sent_at: float, ttl_ms: int) -> None:
-        """A client's lease was confirmed; the client had asked at that true time."""
+        """A client's lease was confirmed; the request was sent at the true time ``sent_at``."""
 
     def lock_taken(self, host: str, lock: AsyncLock) -> None:
-        """A client has a lock."""
+        """A client has acquired a lock."""
 
     def lock_used(self, host: str, lock: AsyncLock) -> None:
         """A client that relies on its lock uses the resource that the lock guards."""
 
     def group_entered(self, host: str, key: str) -> None:
-        """A client has entered a double barrier: its group begins. ``key``: what stands for it."""
+        """A client has entered a double barrier: its group begins. ``key``: the member's key."""
 
     def client_invoked(self, operation: Operation) -> None:
         """A client begins an operation."""
 
     def client_returned(self, operation: Operation) -> None:
-        """An operation has an outcome. One that never gets any stays *pending*: unknown."""
+        """An operation has an outcome. One that never has any stays *pending*, which is unknown."""
 
     def sample(self) -> None:
         """Called a few dozen times per virtual second, for expensive checks."""

@@ -17,7 +17,7 @@ def both(one: str, other: str) -> list[tuple[str, str]]:
 
 
 def _cut(world: World, pairs: Pairs) -> int:
-    """Cut these ways; how often something had been held up on them before."""
+    """Cut these directions. Return how many messages have been held up on them so far."""
     for source, target in pairs:
         world.network.block(source, target)
     return sum(world.network.held[pair] for pair in pairs)
@@ -30,7 +30,7 @@ def mend(world: World, pairs: Pairs) -> None:
 
 
 async def cut_for(world: World, name: str, pairs: Pairs, seconds: float) -> None:
-    """Cut these directions for a while; counted if that has delayed a message."""
+    """Cut these directions for a while; the fault counts if it has delayed a message."""
     if not pairs:
         return
     shown = " ".join(f"{source}>{target}" for source, target in pairs)
@@ -47,7 +47,7 @@ def _names(world: World) -> list[str]:
 
 
 def _two(world: World, rng: random.Random) -> tuple[str, str] | None:
-    """Two hosts, at least one of them a controller; None if there is only one."""
+    """Return two hosts, at least one of them a controller, or None if there is only one host."""
     one = rng.choice(world.controllers).name
     others = [name for name in _names(world) if name != one]
     if not others:

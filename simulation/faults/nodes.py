@@ -24,14 +24,14 @@ def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
 
 
 def soon_s(rng: random.Random, longest_s: float) -> float:
-    """Return how long a process is away: for a moment, or for up to ``longest_s``."""
+    """Return for how long a process is down: a moment, or up to ``longest_s``."""
     return rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, longest_s)))
 
 
 async def killed(
     world: World, host: ControllerHost | BrokerHost, fault: str, away_s: float, how: str = "killed"
 ) -> None:
-    """Kill -9 and power cut of one, which is started again after a while."""
+    """Kill a host's process, as kill -9 and a power cut would; start it again after a while."""
     world.note(host.name, how)
     world.happened(fault)
     host.kill()
@@ -43,7 +43,7 @@ async def all_killed(
     world: World, rng: random.Random, hosts: Sequence[ControllerHost] | Sequence[BrokerHost],
     fault: str,
 ) -> None:  # fmt: skip
-    """Kill all these at once; each is started again at its own time."""
+    """Kill all these at once; start them again one after another."""
     world.note("controllers" if hosts is world.controllers else "brokers", "all killed")
     for host in hosts:
         if host.service is not None:
@@ -86,7 +86,7 @@ async def one_in_service(world: World, rng: random.Random) -> BrokerHost | None:
 
 
 async def led(world: World, within_s: float) -> None:
-    """Wait for an active controller; go on without one after so long."""
+    """Wait for an active controller; continue without one after ``within_s``."""
     for _ in range(round(within_s / 0.05)):
         if world.active() is not None:
             return
@@ -107,18 +107,18 @@ async def kill_all_controllers(world: World, rng: random.Random) -> None:
 
 @fault
 async def kill_mid_write(world: World, rng: random.Random) -> None:
-    """Kill inside a call of the disk, the leader half of the time; counted if it happens."""
+    """Kill a controller within a disk call, half of the time the leader; may not happen."""
     any_controller(world, rng).doom(rng.choice((0, 1, rng.randint(2, 30))))
 
 
 @fault
 async def kill_between_steps(world: World, rng: random.Random) -> None:
-    """Kill within a snapshot's installation or a move of the log start, if it happens."""
+    """Kill a controller while it next installs a snapshot or moves its log start."""
     rng.choice(world.controllers).doom_between_steps(rng.randint(1, 4))
 
 
 async def paused(world: World, seconds: float, name: str, fault: str, what: str = "") -> None:
-    """Stop a process for a while, which counts if it missed something."""
+    """Stop a process for a while; the fault counts if the process had anything to do meanwhile."""
     if world.network.is_paused(name):
         return
     world.note(name, f"{what or fault} for {seconds:.3f} s")
@@ -185,7 +185,7 @@ async def resign(world: World, rng: random.Random) -> None:
 
 
 def ask_to_resign(world: World, leader: ControllerHost) -> None:
-    """Let a leader resign, in its own context: it goes by its own clock."""
+    """Let a leader resign, in the context of its host, whose clock it uses."""
     resign = present(leader.service).replica.resign
     world.network.loop.call_soon(resign, "asked to", context=host_context(leader.name))
 
@@ -199,7 +199,7 @@ async def kill_broker(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_away(world: World, rng: random.Random) -> None:
-    """Kill -9 one or two brokers for longer than a session, or than makes an id missing."""
+    """Kill one or two brokers for longer than a session, or until their ids are missing."""
     hosts = [
         host
         for host in rng.sample(world.members, min(len(world.members), rng.choice((1, 1, 2))))
@@ -217,7 +217,7 @@ async def broker_away(world: World, rng: random.Random) -> None:
 
 @fault
 async def stop_broker(world: World, rng: random.Random) -> None:
-    """SIGTERM of one: it leaves in order, and is started again."""
+    """Stop a broker with SIGTERM: it leaves in an orderly way, and is started again."""
     host = rng.choice(world.members)
     service = host.service
     if service is None:
@@ -234,8 +234,8 @@ async def stop_broker(world: World, rng: random.Random) -> None:
 
 @fault
 async def lose_broker_disk(world: World, rng: random.Random) -> None:
-    """Kill a broker with its disk, and start it on an empty one without an id: its host decides
-    (KIP-426). Not where twins move brokers to other hosts, as then the host does not say it.
+    """Kill a broker with its disk, and start it on an empty one without an id: its id
+    follows from its host (KIP-426). Does nothing in runs whose twins move brokers to other hosts.
     """
     if "twin_broker" in world.config.faults:
         return

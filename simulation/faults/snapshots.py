@@ -43,7 +43,7 @@ async def snapshot_cut(world: World, rng: random.Random) -> None:
 async def _part(
     faults: LinkFaults, within_s: float, strikes: Callable[[str, str], bool]
 ) -> tuple[str, str] | None:
-    """Return who gives whom the first part at which ``strikes`` is true; None: no such part."""
+    """Return sender and receiver of the first part for which ``strikes`` is true, or None."""
     struck: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
 
     def part_sent(giver: str, taker: str) -> None:
@@ -123,7 +123,7 @@ async def _asleep(world: World, rng: random.Random, giver: str, taker: str) -> N
 
 
 async def _resign(world: World, rng: random.Random, giver: str, taker: str) -> None:
-    """The one that gives it hands its leadership over, if it has it."""
+    """Let the sender resign its leadership, if it leads."""
     leader = world.leader()
     if leader is not None and leader.name == giver:
         world.note(giver, f"resigns between parts of a snapshot that it gives {taker}")

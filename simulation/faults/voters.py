@@ -32,7 +32,7 @@ def committed_voters(world: World) -> dict[int, str]:
 
 
 def is_settled(world: World, voters: dict[int, str]) -> bool:
-    """Return whether everyone that is up goes by this set."""
+    """Return whether every running controller uses this voter set."""
     return all(
         {voter.node_id: voter.directory_id for voter in host.core.voters} == voters
         for host in world.controllers
@@ -41,7 +41,7 @@ def is_settled(world: World, voters: dict[int, str]) -> bool:
 
 
 def _may_lose_one(world: World, voters: dict[int, str]) -> bool:
-    """Return whether these are enough voters without one more, and nobody else changes them."""
+    """Return whether one of these voters may be lost: enough remain, and nobody changes them."""
     operator = world.operator
     idle = not (operator.busy or operator.unknown or world.damaged)
     return idle and len(voters) >= 3 and is_settled(world, voters)
@@ -287,7 +287,7 @@ async def set_back_directory(world: World, rng: random.Random) -> None:
 async def _restarted(
     world: World, rng: random.Random, host: ControllerHost, voters: dict[int, str]
 ) -> bool:
-    """Restart a host; return whether all other voters know of it soon."""
+    """Restart a host; return whether all other voters soon know of the new start."""
     count, until = host.disk.starts.count, world.now() + TOLD_WITHIN_S
     host.kill()
     await asyncio.sleep(rng.uniform(0.01, 0.1))
@@ -319,7 +319,7 @@ async def _left_behind(
 
 
 async def _join_anew(world: World, host: ControllerHost, old: str) -> None:
-    """Do what a node with a refused directory does by itself; an operator adds it as a voter."""
+    """Remove a node whose directory is refused, as it would itself, and add it again."""
     await world.until(lambda: host.disk.starts.refused, REFUSED_WITHIN_S, f"{host.name} is refused")
     world.happened("set_back_directory")
     gone = pb.RemoveRaftVoterRequest(voter_id=host.id, voter_directory_id=old, joins_anew=True)
@@ -333,7 +333,7 @@ async def _join_anew(world: World, host: ControllerHost, old: str) -> None:
 
 
 def _ask_no_pre_votes(core: Any) -> None:
-    """Campaign without pre-votes, as a node of an older build or a manipulated one does."""
+    """Let a node campaign without pre-votes, like one of an older or manipulated build."""
     node = core._node
     ask = node.become_prospective
 
