@@ -248,11 +248,11 @@ async def test_open_directory_is_made_private_with_a_warning(tmp_path: Path, rol
     with capture_logs() as logs:
         start()
     assert directory.stat().st_mode & 0o7777 == 0o2700
-    (line,) = [one for one in logs if "access of other users" in one["event"]]
+    (line,) = [one for one in logs if "other users' access" in one["event"]]
     assert (line["log_level"], line["mode"]) == ("warning", "0o2755")
     with capture_logs() as logs:
         start()
-    assert not [one for one in logs if "others" in one["event"]]
+    assert not [one for one in logs if "other users" in one["event"]]
 
 
 async def test_directory_of_another_owner_is_used_with_a_warning(
