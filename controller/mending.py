@@ -87,6 +87,10 @@ class Records(Protocol):
     def sections(self, offset: int) -> Sequence[Section]:
         """Return all sections, each with only its spans that end above ``offset``."""
 
+    @property
+    def log_start(self) -> SnapshotId | None:
+        """Id of a snapshot that ends at the start of the log, if that is undamaged and above 0."""
+
     def read(self, section: int, offset: int, until: int, max_bytes: int) -> bytes:
         """Return whole batches, at least one.
 
@@ -118,6 +122,13 @@ class WholeRecords(Records):
     def sections(self, offset: int) -> Sequence[Section]:
         runs = self._replica.core.epoch_runs()
         return [[Span(base, end, epoch) for epoch, base, end in runs if end > offset]]
+
+    @property
+    @override
+    def log_start(self) -> SnapshotId | None:
+        core = self._replica.core
+        start = SnapshotId(core.log_start_offset, core.start_epoch)
+        return start if start.end_offset else None
 
     @override
     def read(self, section: int, offset: int, until: int, max_bytes: int) -> bytes:
@@ -189,6 +200,9 @@ def answer_missing(
         return response
     for one in records.snapshot_ids()[-SNAPSHOTS_MAX:]:
         response.snapshots.add(end_offset=one.end_offset, epoch=one.epoch)
+    if (start := records.log_start) is not None:
+        response.log_start.end_offset = start.end_offset
+        response.log_start.epoch = start.epoch
     left = SPANS_MAX
     for section in records.sections(request.fetch_offset)[:SPANS_MAX]:
         response.sections.add(
@@ -228,6 +242,9 @@ def answered(response: pb.FetchMissingRecordsResponse) -> Answered:
         ],
         [SnapshotId(one.end_offset, one.epoch) for one in response.snapshots],
         response.records or response.bytes,
+        SnapshotId(response.log_start.end_offset, response.log_start.epoch)
+        if response.HasField("log_start")
+        else None,
     )
 
 

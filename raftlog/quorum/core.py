@@ -515,6 +515,11 @@ class QuorumCore:
         return self._node.log.start
 
     @property
+    def start_epoch(self) -> int:
+        """Epoch of the record before the log start; 0 if the log starts at 0."""
+        return self._node.log.start_epoch
+
+    @property
     def log_end_offset(self) -> int:
         """End of the log, exclusive, including unflushed records."""
         return self._node.log.end

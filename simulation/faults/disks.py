@@ -201,9 +201,18 @@ async def damaged_logs(world: World, rng: random.Random) -> None:
         host.held_down = host in damaged
         if host not in damaged:
             start_again(world, host)
-    for host in rng.sample(list(damaged), len(damaged)):
+    left, waiting = rng.sample(list(damaged), len(damaged)), 0
+    while left:
+        host = left.pop(0)
         await asyncio.sleep(rng.uniform(0.0, 0.5))
-        await _mended(world, rng, host, damaged)
+        if lacks := await _mended(world, rng, host, damaged):
+            # A controller says where its log starts once it is mended itself.
+            left.append(host)
+            waiting += 1
+            if waiting == len(left):
+                fail(f"the log of {host.name} is not mended: {lacks}")
+            continue
+        waiting = 0
         _require_same(host, before[host])
         del damaged[host]
         world.mending.pop(host.name)
@@ -273,8 +282,8 @@ def _batches(found: Salvage) -> list[set[Span]]:
 
 async def _mended(
     world: World, rng: random.Random, host: ControllerHost, damaged: dict[ControllerHost, Salvage]
-) -> None:
-    """Mend a log with the answers of the other controllers, damaged or not."""
+) -> str:
+    """Mend a log with the answers of the other controllers, damaged or not; return what it lacks."""
     by_name = {one.name: one for one in world.controllers if one is not host}
     found = damaged[host]
     host.disk.snapshots = {
@@ -298,20 +307,24 @@ async def _mended(
 
     deadline = world.now() + MENDED_WITHIN_S
 
-    async def go_on(lacks: str) -> bool:
-        if not mending.failures or world.now() > deadline:
-            fail(f"the log of {host.name} is not mended: {lacks}")
+    lacks = ""
+
+    async def go_on(what: str) -> bool:
+        nonlocal lacks
+        lacks = what
         await asyncio.sleep(0.1)
-        return True
+        return bool(mending.failures) and world.now() <= deadline
 
     mending = Mending(found.damaged_log(), list(by_name), ask, host.disk)
-    await mending.run(go_on)
+    if not await mending.run(go_on):
+        return lacks
     if found.damaged_log().lacks_snapshot:
         world.happened("damaged_snapshots")
     try:
         host.disk.replace_log(mending.log, found.assemble(mending.log, mending.got))
     except (ApiError, ValueError) as error:
         raise CheckFailedError(f"the log of {host.name} is not mended: {error}") from error
+    return ""
 
 
 def _require_same(host: ControllerHost, before: Chunks) -> None:

@@ -17,7 +17,7 @@ from storage_kit import (
     without_zeros_ahead,
 )
 
-from raftlog.errors import CorruptLogError
+from raftlog.errors import ApiError, CorruptLogError
 from raftlog.node.recovery.mending import DESCRIBE, Answered, DamagedLog, Mending, Request, Span
 from raftlog.node.recovery.salvage import Salvage, SnapshotDownload, replace_log, salvage
 from raftlog.node.storage.api import SnapshotId
@@ -300,3 +300,37 @@ def test_batches_after_the_last_certain_record_of_their_epoch_are_not_accepted()
     assert (20, 22, 2) in wanted
     assert max(end for _, end, epoch in wanted if epoch == 1) == 20
     assert log.missing([(base, end) for base, end, _ in wanted]) == [(22, 25)]
+
+
+def test_record_before_the_start_of_an_undamaged_log_is_certain_with_its_first_record() -> None:
+    """[Every other controller had deleted the records below its snapshot: the log was not mended,
+    although it had all of them itself.]
+    """
+    log = DamagedLog(0, LogEnd(30, 3), [[Span(0, 20, 1)], [Span(25, 30, 3)]])
+    assert log.missing() == [(0, 25)]
+    log.offer("a", [[Span(20, 25, 2), Span(25, 30, 3)]])
+    assert log.missing([(20, 25)]) == [(0, 20)], "record 19 may be of another epoch"
+    log.offer("a", [[Span(20, 25, 2), Span(25, 30, 3)]], log_start=SnapshotId(20, 1))
+    assert {(one.base, one.end, one.epoch) for one in log.certain()} == {(0, 20, 1), (25, 30, 3)}
+    assert log.missing([(20, 25)]) == []
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [Span(21, 25, 2), Span(25, 30, 3)],  # without the first records
+        [Span(20, 25, 2), Span(25, 30, 4)],  # of another history
+        [],
+    ],
+)
+def test_start_of_a_log_whose_first_record_is_uncertain_proves_nothing(spans: list[Span]) -> None:
+    log = DamagedLog(0, LogEnd(30, 3), [[Span(0, 20, 1)], [Span(25, 30, 3)]])
+    log.offer("a", [spans], log_start=SnapshotId(20, 1))
+    assert (0, 20) not in [(one.base, one.end) for one in log.certain()]
+
+
+@pytest.mark.parametrize("start", [SnapshotId(0, 1), SnapshotId(2**62, 1), SnapshotId(20, 0)])
+def test_impossible_start_of_a_log_is_refused(start: SnapshotId) -> None:
+    log = DamagedLog(0, LogEnd(30, 3), [[Span(0, 20, 1)], [Span(25, 30, 3)]])
+    with pytest.raises(ApiError, match="no log starts at"):
+        log.offer("a", [], log_start=start)

@@ -7,6 +7,8 @@ they are equal below it (log matching, Raft section 5.3). So a log is determined
 
 * The mark of the last write tells where the log ended, and in which epoch: that record is certain.
 * If a record of an epoch is certain, every batch of this epoch below it is.
+* If the first batch of an undamaged log is certain, so is the record before it, whose epoch that
+  log knows even if retention has deleted it.
 * If a batch of a *section* is certain, all of the section below it is. A section is a set of
   batches that a log had at one time. A hole in a write-ahead log may have been a truncation, so it
   separates the batches before it from those after it (otherwise a truncated batch might be restored
@@ -110,6 +112,7 @@ class DamagedLog:
         """Id of a snapshot that ends at the log start."""
         self._offered: dict[str, Sequence[Section]] = {OWN: sections}
         self._snapshots: dict[str, Sequence[SnapshotId]] = {OWN: sorted(snapshots)}
+        self._starts: dict[str, SnapshotId] = {}
         self._top = {start_epoch: start_offset - 1} if start_offset else {}
         """Highest certain offset by epoch."""
         self._certain: list[Piece] = []
@@ -126,18 +129,29 @@ class DamagedLog:
         return self.start_offset > 0 and not any(one.end_offset >= self.start_offset for one in own)
 
     def offer(
-        self, source: str, sections: Sequence[Section], snapshots: Sequence[SnapshotId] = ()
+        self,
+        source: str,
+        sections: Sequence[Section],
+        snapshots: Sequence[SnapshotId] = (),
+        log_start: SnapshotId | None = None,
     ) -> None:
-        """Record what another controller has, replacing its previous description. Raises
-        ApiError.
+        """Record what another controller has, replacing its previous description. ``log_start``:
+        id of a snapshot that ends at the start of its log, if that is undamaged. Raises ApiError.
         """
         require_sections(sections)
+        if log_start is not None and not (0 < log_start.end_offset < 2**62 and log_start.epoch > 0):
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"no log starts at {log_start}", field="log_start"
+            )
         if len(snapshots) > SNAPSHOTS_MAX:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"{len(snapshots)} snapshots: the limit is {SNAPSHOTS_MAX}",
             )
         self._offered[source], self._snapshots[source] = sections, sorted(snapshots)
+        self._starts.pop(source, None)
+        if log_start is not None:
+            self._starts[source] = log_start
         self._reached = {key: offset for key, offset in self._reached.items() if key[0] != source}
         self._certain = [piece for piece in self._certain if piece.source != source]
         self._follow()
@@ -225,6 +239,21 @@ class DamagedLog:
                         self._reached[source, number] = reach
                         self._accept(source, number, section, reach)
                         moved = True
+            moved |= self._follow_starts()
+
+    def _follow_starts(self) -> bool:
+        """Derive the records before the starts of undamaged logs. Return whether any is new."""
+        moved = False
+        for source, start in self._starts.items():
+            first = next((span for section in self._offered[source] for span in section), None)
+            last = start.end_offset - 1
+            if (
+                first is not None
+                and first.base == start.end_offset <= self._reached.get((source, 0), -1)
+                and self._top.get(start.epoch, -1) < last
+            ):
+                self._top[start.epoch], moved = last, True
+        return moved
 
     def _reach(self, section: Section) -> int:
         """Return the highest certain offset of a section, or -1."""
@@ -315,6 +344,8 @@ class Answered(NamedTuple):
     snapshots: Sequence[SnapshotId] = ()
     data: bytes = b""
     """Batches of the section, or bytes of the snapshot."""
+    log_start: SnapshotId | None = None
+    """Id of a snapshot that ends at the start of its log, if that is undamaged."""
 
 
 Ask = Callable[[str, Request], Awaitable[Answered]]
@@ -398,7 +429,7 @@ class Mending:
             try:
                 request = Request(DESCRIBE, missing[0][0] if missing else self.log.end_offset)
                 answered = await self._ask(source, request)
-                self.log.offer(source, answered.sections, answered.snapshots)
+                self.log.offer(source, answered.sections, answered.snapshots, answered.log_start)
             except ApiError as error:
                 self.failures[source] = str(error)
         for piece in self.log.wanted(self._have()):

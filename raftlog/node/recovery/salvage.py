@@ -126,6 +126,12 @@ class Salvage:
         begins_later = damaged.start_offset > self.state.start_offset
         return not (damaged.missing() or begins_later or len(self.contents) > 1)
 
+    @property
+    def log_start(self) -> SnapshotId | None:
+        """See ``DamagedLog.offer``."""
+        start = SnapshotId(self.state.start_offset, self.state.start_epoch)
+        return start if start.end_offset and self.is_whole else None
+
     def sections(self, offset: int) -> list[Section]:
         """Return all sections, each with only its spans that end above ``offset``."""
         return [[one.span for one in content if one.span.end > offset] for content in self.contents]
