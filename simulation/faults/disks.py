@@ -283,7 +283,7 @@ def _batches(found: Salvage) -> list[set[Span]]:
 async def _mended(
     world: World, rng: random.Random, host: ControllerHost, damaged: dict[ControllerHost, Salvage]
 ) -> str:
-    """Mend a log with the answers of the other controllers, damaged or not; return what it lacks."""
+    """Mend a log with the answers of the others, damaged or not; return what it lacks."""
     by_name = {one.name: one for one in world.controllers if one is not host}
     found = damaged[host]
     host.disk.snapshots = {
