@@ -190,7 +190,13 @@ def _nobody_answers(survey: Survey) -> Iterator[Finding]:
     )
 
 
-_WITH_ITS_DISK = "Restart the nodes with the directories that have a vote, as told below."
+def _to_start(survey: Survey, missing: list[int], short: int) -> str:
+    """Return which of the missing voters to start, of which ``short`` are needed."""
+    if not missing:
+        return "Restart the nodes with the directories that have a vote, as told below."
+    some = "one" if short == 1 else str(short)
+    whom = nodes(missing) if short >= len(missing) else f"{some} of {nodes(missing)}"
+    return f"Start {whom}{ended_first(survey, missing)}."
 
 
 @rule
@@ -224,16 +230,13 @@ def _no_leader(survey: Survey) -> Iterator[Finding]:
             for voter, _ in voters
             if voter.replica_id not in alive and voter.replica_id not in survey.replaced
         ]
-        short = needed - len(alive)
-        some = "one" if short == 1 else str(short)
-        whom = nodes(missing) if short >= len(missing) else f"{some} of {nodes(missing)}"
         founds = needed > majority
         yield down(
             "NO_QUORUM",
             f"No leader: {count}, but {needed} are needed{' to found a quorum' if founds else ''}"
             f"{'; ' + lost if lost else ''}.",
             _NO_WRITES,
-            (f"Start {whom}{ended_first(survey, missing)}." if missing else _WITH_ITS_DISK)
+            _to_start(survey, missing, needed - len(alive))
             + (
                 " All configured voters must be up together once before a new quorum accepts "
                 "writes: docs/deployment.md, Formatting."

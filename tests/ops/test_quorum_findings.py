@@ -392,6 +392,18 @@ def test_replaced_voter_is_not_counted(role: str) -> None:
     )
 
 
+def test_no_start_is_advised_when_all_missing_voters_run_with_other_disks() -> None:
+    says = {
+        1: {"directory_id": "dir-1"},
+        2: {"directory_id": "dir-new-2", "role": "observer"},
+        3: {"directory_id": "dir-new-3", "role": "observer"},
+    }
+    lost, *more = diagnose(quorum(3, 0, voters=VOTERS, says=says))
+    assert lost.code == "NO_QUORUM"
+    assert lost.remedy.startswith("Restart the nodes with the directories that have a vote")
+    assert [one.code for one in more] == ["VOTER_REPLACED", "VOTER_REPLACED"]
+
+
 def test_voter_that_does_not_know_its_role_yet_has_its_own_directory() -> None:
     """[It was added a moment ago, and has not read that far.]"""
     says = {3: {"directory_id": "dir-3", "role": "observer"}}
