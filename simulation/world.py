@@ -43,8 +43,8 @@ OLD_SHARE = 0.5
 
 
 class World:
-    """What hosts, faults and clients of a run share. Create it on a running VirtualLoop; a
-    subclass implements the run in ``_live``.
+    """The state that the hosts, faults and clients of a run share. Create it on a running
+    VirtualLoop; a subclass implements the run in ``_live``.
     """
 
     def __init__(self, outcome: Outcome, checkers: Sequence[Checker] = ()) -> None:
@@ -258,7 +258,7 @@ class World:
         )
 
     def finish(self) -> None:
-        """Complete the outcome."""
+        """Write the faults, the elapsed time, the counts and the digest into the outcome."""
         hosts: list[ControllerHost | BrokerHost] = [*self.controllers, *self.brokers]
         for host in hosts:
             host.collect_faults(self.outcome.faults)

@@ -29,7 +29,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 COMMITS_MAX = 4096
 """Maximum number of commits tracked with a time of their own. Beyond that, a new commit gets the
-time of the previous one: with so many waiting, all have waited for long.
+time of the previous one: when that many wait, all have waited long.
 """
 
 

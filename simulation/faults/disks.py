@@ -307,17 +307,15 @@ async def _mended(
 
     deadline = world.now() + MENDED_WITHIN_S
 
-    lacks = ""
-
-    async def go_on(what: str) -> bool:
-        nonlocal lacks
-        lacks = what
+    async def go_on(lacks: str) -> bool:
+        if world.now() > deadline:
+            fail(f"the log of {host.name} is not mended: {lacks}")
         await asyncio.sleep(0.1)
-        return bool(mending.failures) and world.now() <= deadline
+        return bool(mending.failures)
 
     mending = Mending(found.damaged_log(), list(by_name), ask, host.disk)
     if not await mending.run(go_on):
-        return lacks
+        return mending.state.lacks
     if found.damaged_log().lacks_snapshot:
         world.happened("damaged_snapshots")
     try:

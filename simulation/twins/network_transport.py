@@ -58,7 +58,6 @@ class SimDialer(BaseDialer):
 
     @property
     def connecting(self) -> bool:
-        """True while connecting."""
         return self._timeout is not None
 
     def die(self) -> None:

@@ -494,7 +494,7 @@ def test_clients_are_notified_of_a_lowered_feature_level() -> None:
 
 
 class Narrow(FakeLink):
-    """A link that refuses fetches, and is full after so many messages."""
+    """A link that refuses fetches, and is full after a given number of messages."""
 
     def __init__(self, room: int) -> None:
         super().__init__()

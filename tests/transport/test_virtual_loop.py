@@ -71,7 +71,7 @@ def test_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
 
 
 def test_collector_does_not_close_the_tasks_of_a_killed_host() -> None:
-    """What they did in the end would depend on when it runs."""
+    """Otherwise a run would depend on when the collector closes them."""
     ended: list[str] = []
 
     async def work() -> None:

@@ -32,7 +32,6 @@ LIVE_WITHIN_MS = 1_500
 FIRST_SET_EVERY_S = 0.1
 """Interval in seconds at which a static set is checked for directory ids that are still unknown."""
 
-
 Look = Callable[[float], QuorumDescription]
 
 

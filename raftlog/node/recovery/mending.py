@@ -245,11 +245,11 @@ class DamagedLog:
         """Derive the records before the starts of undamaged logs. Return whether any is new."""
         moved = False
         for source, start in self._starts.items():
-            first = next((span for section in self._offered[source] for span in section), None)
+            whole = next(iter(self._offered[source]), ())  # An undamaged log is one section.
             last = start.end_offset - 1
             if (
-                first is not None
-                and first.base == start.end_offset <= self._reached.get((source, 0), -1)
+                whole
+                and whole[0].base == start.end_offset <= self._reached.get((source, 0), -1)
                 and self._top.get(start.epoch, -1) < last
             ):
                 self._top[start.epoch], moved = last, True

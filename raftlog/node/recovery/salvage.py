@@ -128,7 +128,7 @@ class Salvage:
 
     @property
     def log_start(self) -> SnapshotId | None:
-        """See ``DamagedLog.offer``."""
+        """Id of a snapshot that ends at the start of the log, if that is undamaged and above 0."""
         start = SnapshotId(self.state.start_offset, self.state.start_epoch)
         return start if start.end_offset and self.is_whole else None
 
@@ -389,16 +389,20 @@ def _require_same(path: Path, found: Salvage, state: LogState, end_offset: int) 
             for key, chunk in rocks.scan(state.start_offset)
             for base, _, _, position, behind in walk(chunk, key)
         )
-        at, batch = -1, b""
-        for one in found.contents[-1]:
-            for base, whole in zip(one.bases, one.batches, strict=True):
-                while at < base:
-                    at, batch = next(mended, (2**63, b""))
-                if base >= state.start_offset and (at, batch) != (base, whole):
-                    raise CorruptLogError(
-                        f"the mended log differs at offset {base} from an intact batch of the"
-                        " damaged one",
-                        offset=base,
-                    )
+        for base, whole in _intact(found, state.start_offset):
+            if next((one for one in mended if one[0] >= base), None) != (base, whole):
+                raise CorruptLogError(
+                    f"the mended log differs at offset {base} from an intact batch of the damaged"
+                    " one",
+                    offset=base,
+                )
     finally:
         rocks.close()
+
+
+def _intact(found: Salvage, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the intact batches of the last section from ``offset`` onwards, with their offsets."""
+    for one in found.contents[-1]:
+        for base, whole in zip(one.bases, one.batches, strict=True):
+            if base >= offset:
+                yield base, whole
