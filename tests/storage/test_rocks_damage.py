@@ -1,5 +1,6 @@
 """Damaged RocksDB files: detected and named, or harmless."""
 
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -239,6 +240,21 @@ async def test_damage_found_by_a_read_is_not_served(
         store.append(make_batch(END), END, END + 1)
     assert again.value is first.value
     store.close()
+
+
+def test_file_that_rocksdb_deletes_meanwhile_has_no_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[A background deletion during a size measurement was taken for a disk error.]"""
+    rocks, gone = RocksLog(tmp_path, create=True), tmp_path / "000999.log"
+    size = rocks.size_bytes()
+    gone.write_bytes(b"x" * 100)
+    entries = list(os.scandir(tmp_path))
+    gone.unlink()
+    monkeypatch.setattr(os, "scandir", lambda _: entries)
+    assert size > 0
+    assert rocks.size_bytes() == size
+    rocks.close()
 
 
 def test_log_whose_opening_fails_halfway_holds_no_lock(

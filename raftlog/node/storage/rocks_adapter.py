@@ -114,8 +114,12 @@ class _RocksMap:
 
     def size_bytes(self) -> int:
         """Return the size of the files on disk, in bytes."""
+        size = 0
         try:
-            return sum(entry.stat().st_size for entry in os.scandir(self._path) if entry.is_file())
+            for entry in os.scandir(self._path):
+                with suppress(FileNotFoundError):  # RocksDB deletes files in the background.
+                    size += entry.stat().st_size if entry.is_file() else 0
+            return size
         except OSError as error:
             raise StorageError(f"cannot read the file sizes in {self._path}: {error}") from error
 
