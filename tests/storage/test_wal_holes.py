@@ -348,7 +348,7 @@ def test_impossible_remains_of_a_large_write_are_damage(tmp_path: Path) -> None:
         _zeroed(behind, 199)(good),
         _zeroed(behind, 200)(good)[:-1] + b"x",
         _zeroed(at + 4, 2)(killed),
-        killed[: at + 4] + (7).to_bytes(2, "little") + killed[at + 6 :],
+        killed[: at + 4] + (3).to_bytes(2, "little") + killed[at + 6 :],
         killed[: at + 6] + bytes([FULL]) + killed[at + 7 :],
     ):
         assert len(changed) == len(good)

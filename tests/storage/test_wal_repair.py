@@ -25,7 +25,7 @@ from raftlog.node.storage.reader import open_read_only
 from raftlog.node.storage.wal import BLOCK, HEADER, MARK_HEAD, masked_crc
 from raftlog.node.storage.wal_repair import (
     CRC_BYTES,
-    MANIFEST_ZEROS_MIN_BYTES,
+    MARKED_ZEROS_MIN_BYTES,
     SECTOR_BYTES,
     ZEROS_MIN_BYTES,
     can_complete,
@@ -269,18 +269,13 @@ def physical_record(payload: bytes) -> bytes:
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 @pytest.mark.parametrize("missing", range(1, ZEROS_MIN_BYTES))
 async def test_few_unwritten_bytes_are_a_tear(tmp_path: Path, body: bytes, missing: int) -> None:
-    """Up to three: the checksum decides. From four on these may be zeros of the record's own."""
+    """Up to three: the checksum decides. From four on, the checksum of the mark is not zero."""
     crashed = await crashed_with(tmp_path, body, beyond=missing)
     boundary = len(crashed.good) - missing
     torn = crashed.good[:boundary] + bytes(missing)
-    found = crashed.outcome(torn)
-    if missing < CRC_BYTES:
-        assert found == b"".join(crashed.chunks[:-1])
-    else:
-        assert isinstance(found, CorruptLogError)
-    assert isinstance(
-        crashed.outcome(_changed(torn, boundary - 1, torn[boundary - 1] ^ 4)), CorruptLogError
-    )
+    assert crashed.outcome(torn) == b"".join(crashed.chunks[:-1])
+    changed = crashed.outcome(_changed(torn, boundary - 1, torn[boundary - 1] ^ 4))
+    assert isinstance(changed, CorruptLogError) is (missing < CRC_BYTES)
 
 
 @pytest.mark.parametrize("zeros", range(1, CRC_BYTES))
@@ -317,7 +312,7 @@ def put(rocks: Path, name: str, data: bytes) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "enough"),
-    [("000007.log", ZEROS_MIN_BYTES), ("MANIFEST-000007", MANIFEST_ZEROS_MIN_BYTES)],
+    [("000007.log", ZEROS_MIN_BYTES), ("MANIFEST-000007", MARKED_ZEROS_MIN_BYTES)],
 )
 def test_few_zeros_may_belong_to_a_record(tmp_path: Path, name: str, enough: int) -> None:
     for zeros in range(1, ZEROS_MIN_BYTES + 1):
@@ -342,7 +337,7 @@ def test_few_zeros_that_begin_within_a_header_are_decided_by_their_count(tmp_pat
     for zeros in range(1, ZEROS_MIN_BYTES):
         data = (before + physical_record(b"x" * (zeros - 1)))[:SECTOR_BYTES] + bytes(zeros)
         assert not put(tmp_path, "000007.log", data)
-        assert put(tmp_path, "MANIFEST-000007", data) is (zeros >= MANIFEST_ZEROS_MIN_BYTES)
+        assert put(tmp_path, "MANIFEST-000007", data) is (zeros >= MARKED_ZEROS_MIN_BYTES)
 
 
 def test_header_of_zeros_between_two_pieces_of_a_record_is_a_tear(tmp_path: Path) -> None:

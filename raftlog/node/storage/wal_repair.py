@@ -9,9 +9,9 @@ damage, which RocksDB or wal.py refuses.
 
 A few zeros may be the last bytes of a synced record that is damaged elsewhere. Up to three zeros
 are a tear if other bytes in their place would give the record its checksum. For four or more, such
-bytes always exist, and the number decides: four to seven zeros are refused in a WAL, as a record
-with an empty body ends in four; in a MANIFEST they are a tear, as none of its records ends in
-zeros.
+bytes always exist, and the number decides: four to seven zeros are refused in the WAL of a broker's
+partitions, as a record with an empty body ends in four; in the WAL of a log and in a MANIFEST they
+are a tear, as a mark ends in its checksum, and no record of a MANIFEST in zeros.
 
 RocksDB deletes a WAL only after the MANIFEST record that makes it unnecessary is synced: data that
 is removed from the MANIFEST is still in a WAL.
@@ -96,7 +96,13 @@ def is_one_bit(crc: int, known: bytes, missing: int) -> bool:
 SECTOR_BYTES = 512
 """Unit that a disk writes whole, in bytes."""
 ZEROS_MIN_BYTES = 8
-"""Minimum number of zeros at the end of a record that count as unwritten."""
+"""Minimum number of zeros at the end of a record without a mark that count as unwritten."""
+MARKED_ZEROS_MIN_BYTES = 4
+"""The same for a write that ends in a mark, and for a record of a MANIFEST.
+
+The last four bytes of a mark are its checksum. A VersionEdit ends in a varint, a terminating tag or
+text, never in that many zeros, except with round-robin compaction, which is not used.
+"""
 BUFFER_BYTES = 1 << 20
 """Bytes that RocksDB passes to the file system at a time (``writable_file_max_buffer_size``)."""
 _WRITE = struct.Struct("<QI")
@@ -242,7 +248,7 @@ def _ends_at_a_header(data: bytes, hole: Break) -> bool:
     if hole.begin < 0 or not written or written % BUFFER_BYTES or len(data) < behind:
         return False
     masked, length, type_ = HEADER.unpack_from(data, position)
-    if type_ != LAST or length < ZEROS_MIN_BYTES or data[behind:].strip(b"\0"):
+    if type_ != LAST or length < MARKED_ZEROS_MIN_BYTES or data[behind:].strip(b"\0"):
         return False
     # With zeros ahead, the file extends past the piece.
     if behind + length > min(len(data), position + BLOCK):
@@ -257,13 +263,15 @@ def _ends_at_a_header(data: bytes, hole: Break) -> bool:
 
 
 def _unwritten(data: bytes, position: int, end: int) -> Iterator[int]:
-    """Yield the sectors of a record that contain only zeros, unless they may be its own."""
+    """Yield the sectors of a marked write's piece that contain only zeros, unless they may be its
+    own.
+    """
     at = _next_sector(position)
     while at < end:
         until = min(at + SECTOR_BYTES, end)
         missing = until - at
         if not any(data[at:until]) and (
-            missing >= ZEROS_MIN_BYTES or lacks_its_end(data[position:end], at - position)
+            missing >= MARKED_ZEROS_MIN_BYTES or lacks_its_end(data[position:end], at - position)
         ):
             yield at
         at = until
@@ -295,12 +303,6 @@ def _next_sector(position: int) -> int:
     return (position // SECTOR_BYTES + 1) * SECTOR_BYTES
 
 
-MANIFEST_ZEROS_MIN_BYTES = 4
-"""Minimum number of zeros that count as a tear of a MANIFEST.
-
-A VersionEdit ends in a varint, a terminating tag or text, never in that many zeros, except with
-round-robin compaction, which is not used.
-"""
 _MANIFEST = re.compile(r"MANIFEST-\d+")
 
 
@@ -396,7 +398,7 @@ def _find(path: Path, data: bytes) -> TornTail | None:
         behind += HEADER.unpack_from(data, broken_at)[1]
     if torn_at >= min(behind, size):
         return None
-    enough = MANIFEST_ZEROS_MIN_BYTES if _MANIFEST.fullmatch(path.name) else ZEROS_MIN_BYTES
+    enough = MARKED_ZEROS_MIN_BYTES if _MANIFEST.fullmatch(path.name) else ZEROS_MIN_BYTES
     if size - torn_at < enough and not (
         behind == size and lacks_its_end(data[broken_at:], torn_at - broken_at)
     ):
