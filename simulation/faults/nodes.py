@@ -242,12 +242,14 @@ async def lose_broker_disk(world: World, rng: random.Random) -> None:
     host = rng.choice(world.members)
     active = world.active()
     known = active is not None and host.name in active.node.image.hostnames
-    if host.service is None or host.disk is not None or not known:
+    if host.service is None or not known:
         return
     world.note(host.name, "killed, and its disk lost")
     world.happened("lose_broker_disk")
     host.kill()
     host.lose_disk()
+    if host.disk is not None:
+        world.fleet.replace_broker_disk(host)
     await asyncio.sleep(soon_s(rng, 12.0))
     start_again(world, host)
 

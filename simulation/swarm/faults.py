@@ -87,7 +87,7 @@ FAULTS: dict[str, FaultRange] = {
     "burst": _every(2.0, 8.0),
     "broker_behind": _every(1.0, 6.0, needs_brokers=True),
     "stranded": _every(2.0, 8.0, needs_brokers=True),
-    "lose_broker_disk": _every(3.0, 12.0, needs_brokers=True),
+    "lose_broker_disk": _every(1.0, 4.0, needs_brokers=True),
     "newcomer": _every(2.0, 8.0, needs_brokers=True),
     "answers_late": _every(2.0, 8.0, needs_brokers=True),
     "stop_broker": _every(1.0, 6.0, needs_brokers=True),
