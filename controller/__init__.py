@@ -1,1 +1,1 @@
-"""The active controller: from an image and a request it decides records and replies."""
+"""The active controller: decides the records and replies for a request, given an image."""

@@ -1,9 +1,9 @@
 """The decider of the active controller in one epoch: it maps requests and reports to decisions, and
-finds the work that is due by time, by a report, or by the log itself.
+finds work that a deadline, a report, or the log itself makes due.
 
 No I/O, no clock, no randomness. The shell adds each decision to the epoch's log at once, so the
-next decision sees it, and requests pipeline. Nothing here outlives the epoch: everything is dropped
-when the leadership is lost.
+next decision sees it and requests can be pipelined. All of this state is dropped when the
+leadership is lost.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CHECK_ALL_EVERY_S = 0.1
-"""Interval in seconds at which all brokers that wait to be unfenced are examined, for changes that
-no report shows, such as the end of a probation.
+"""Interval in seconds between checks of all brokers that wait to be unfenced. The checks find
+changes that no report shows, such as the end of a probation.
 """
 
 
@@ -99,7 +99,7 @@ class DueWork:
         self._hostnames = HostnameCollector(now)
 
     def recheck(self) -> None:
-        """Let the next query examine all work: some may be due now."""
+        """Make the next query examine all work, as some may be due now."""
         self._next_due = -math.inf
 
     def check_at(self, time: float) -> None:
@@ -109,8 +109,8 @@ class DueWork:
     def is_urgent(self) -> bool:
         """Return whether ``next`` may have work that must not wait for a timer.
 
-        Such work: the bootstrap, leader epochs of an earlier generation, a broker that is ready to
-        be unfenced, one that is not out of all ISRs yet, or one that has returned and lacks
+        Such work: the bootstrap, raising leader epochs of an earlier generation, and handling a
+        broker that is ready to be unfenced, is still in some ISRs, or has returned and should get
         leaderships.
         """
         state, has_news = self._state, self._has_news()
@@ -125,7 +125,9 @@ class DueWork:
         )
 
     def _has_news(self) -> bool:
-        """Return whether LAO, or a broker that waits to be unfenced, has new information."""
+        """Return whether LAO has changed, or a broker that waits to be unfenced has sent a new
+        report.
+        """
         state = self._state
         return bool(state.to_examine) or state.log.lao.unparked != self._unparked
 
@@ -315,9 +317,9 @@ DECISIONS: dict[str, Handler] = {
 that are methods.
 
 A function declares what it needs by the names of its parameters: ``state``; ``request``, the body;
-``now``; ``refused``, the items that the permissions refuse; ``owner``, the principal whose clients
-and leases the request may use (None for all); ``look``, which returns the progress of the replicas;
-``node_id``.
+``now``; ``refused``, the items that the client may not change; ``owner``, the principal whose
+clients and leases the request may use (None for all); ``look``, which returns the progress of the
+replicas; ``node_id``.
 """
 
 
@@ -347,7 +349,7 @@ class Decider:
         node_id: int,
         quorum: Look | None = None,
     ) -> None:
-        """``report_lao``: receives each offset that a broker reports, at once."""
+        """``report_lao``: called at once with each offset that a broker reports."""
         self.state = state
         self._report_lao = report_lao
         if quorum is not None:
@@ -418,11 +420,11 @@ class Decider:
         first: int = 0,
     ) -> Decision:
         """Decide one request, or the requests of a group, from ``first`` onwards, that succeed
-        unchanged (then in the Write's ``group``).
+        unchanged; the Write then has them as its ``group``.
 
-        An error of the request is in the decision; nothing is raised. Only facts that the request
-        reports are changed: a heartbeat counts whatever the decision is. ``kind``: name of the
-        body, "" if not known yet.
+        Never raises: an error is part of the decision. The only state changed here is what the
+        request reports: a heartbeat counts whatever the decision is. ``kind``: name of the body, ""
+        if not known yet.
         """
         if type(request) is ConfigWrites:
             part = self._accepted(request, first)
@@ -510,11 +512,11 @@ class Decider:
         return writes.part(first, first + count) if count else None
 
     def _continue_wait(self, written: common_pb2.MetadataToken, *_: Any) -> Duplicate:
-        """Wait for a committed write that an earlier controller has answered before its level was
-        reached.
+        """Wait until a committed write reaches its level. An earlier controller answered it before
+        that.
 
         Raises INCONSISTENT_GENERATION, INVALID_REQUEST, and NOT_CONTROLLER for a position beyond
-        this log: this controller is stale.
+        this log, which shows that this controller is stale.
         """
         state, log = self.state, self.state.log
         if written.generation != state.generation:
@@ -599,8 +601,8 @@ class Decider:
     def heard(self, broker_id: int, broker_epoch: int, now: float) -> Broker | None:
         """Record that a broker's heartbeat has arrived, and return the broker.
 
-        The heartbeat itself is decided later, and a long queue must not end sessions. Returns None,
-        and changes nothing, for an epoch other than the registered one, and for a broker that has
+        The heartbeat itself is decided later: a long queue must not end sessions. Returns None, and
+        changes nothing, for an epoch other than the registered one, and for a broker that has
         completed its controlled shutdown.
         """
         broker = self._registration(broker_id, broker_epoch)
@@ -617,8 +619,8 @@ class Decider:
         state.gone.heard(broker_id)
 
     def extend_for_pause(self, gap_s: float, now: float) -> None:
-        """Extend sessions after a pause of the shell: heartbeats sent meanwhile still wait in
-        sockets, and no session may end before they are read.
+        """Extend sessions after a pause of the shell: heartbeats that were sent during the pause
+        are still unread in sockets, and no session may end before they are read.
         """
         self.state.sessions.extend_all(gap_s, now)
         self.state.absent_ids.extend_all(gap_s)
@@ -626,7 +628,7 @@ class Decider:
         self.autopilot.extend_all(gap_s)
 
     def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
-        """Record evidence that a registered broker's process has ended: see
+        """Record evidence that a registered broker's process has exited: see
         :mod:`controller.state.liveness`.
         """
         self.due.recheck()
@@ -647,10 +649,10 @@ class Decider:
         """Process the applied offset and known LAO that a broker reports in each heartbeat and
         metadata fetch.
 
-        A fetch renews no session while heartbeats are enabled: the broker fences itself by its
-        heartbeats alone, and the controller must use no other evidence (if only its fetches got
-        through, the broker would serve nothing and yet remain leader). A fetch is still a sign of
-        life: the id of a broker that fetches is not assigned to another.
+        A fetch does not renew a session while heartbeats are enabled. The broker fences itself by
+        its heartbeats alone, so the controller must use the same evidence: otherwise a broker whose
+        fetches alone got through would serve nothing and yet remain leader. A fetch is still a sign
+        of life: the id of a broker that fetches is not assigned to another broker.
         """
         if heartbeats_off(self.state):
             self.heard(broker_id, broker_epoch, now)

@@ -1,6 +1,6 @@
-"""The six possible outcomes of a decision and their effects on soft state, each a plain value.
+"""The six possible outcomes of a decision and their effects on soft state, as plain values.
 
-Deciding appends nothing to the log; the facts that a request reports may change soft state.
+Deciding appends nothing to the log, but facts that a request reports may change soft state.
 
 An effect is applied once the records of its decision are in the pending image, or at once if the
 decision has no records. If a decision cannot be proposed, its effects are dropped with it, so that
@@ -24,8 +24,8 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Registered(NamedTuple):
-    """A process has registered under a new broker epoch: soft state from earlier broker epochs is
-    void.
+    """A process has registered under a new broker epoch, which invalidates soft state from earlier
+    broker epochs.
     """
 
     broker_id: int
@@ -232,8 +232,8 @@ class Duplicate(NamedTuple):
 
 @final
 class Defer(NamedTuple):
-    """No decision yet: the request is decided again at time ``at`` (seconds of the event loop's
-    clock).
+    """No decision yet: the request will be decided again at time ``at`` (seconds of the event
+    loop's clock).
     """
 
     at: float
@@ -269,7 +269,7 @@ def refuse(code: ErrorCode, message: str, field: str = "") -> ApiError:
 
 
 def wire_error(error: ApiError) -> common_pb2.Error:
-    """Return the error as a message for one result of a response."""
+    """Return the error as a protobuf message for one result of a response."""
     return common_pb2.Error(
         error_code=error.code,
         error_message=error.message,
@@ -299,13 +299,13 @@ class own_error:  # noqa: N801 (used as a function)
 
 
 def check_item(refused: Mapping[int, ApiError], index: int) -> None:
-    """Raise the error with which the permissions refuse an item, if any."""
+    """Raise the error if the client's permissions refuse this item."""
     if (error := refused.get(index)) is not None:
         raise error
 
 
 def check_record_count(count: int, limit: int, field: str = "") -> None:
-    """Raise POLICY_VIOLATION for a request that would write more than ``limit`` records, which all
+    """Raise POLICY_VIOLATION for a request that would write more than ``limit`` records: they all
     go into one atomic batch.
     """
     if count > limit:

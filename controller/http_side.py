@@ -1,6 +1,6 @@
 """A controller's metrics and health over HTTP.
 
-Imported once the node runs, as importing the HTTP server takes a good part of a start.
+Imported once the node runs, as importing the HTTP server takes a large part of the startup time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A controller's HTTP side, which listens at once and serves a little later.
+"""A controller's HTTP side, which listens at once but serves a little later.
 
-Importing the HTTP server takes a good part of a node's start. Elections and claims come first; a
-client that requests the health meanwhile waits for the answer.
+Importing the HTTP server takes a large part of a node's startup time, and elections and claims come
+first. A client that requests the health page meanwhile waits for the answer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 MaySee = Callable[[Caller], None] | None
 """See :class:`raftlog.node.observability.http_rules.HttpRules`."""
 WAIT_MAX_S = 1.0
-"""Longest delay in seconds before a node that is not ready serves anyway; its health page then
-shows the reason.
+"""Maximum delay in seconds, after which a node that is still not ready serves anyway; its health
+page shows why.
 """
 POLL_S = 0.02
 

@@ -1,15 +1,15 @@
-"""Mending: a controller whose log is damaged fetches the very records that it had and remains the
-same voter; or it joins anew.
+"""Mending: a controller whose log is damaged fetches exactly the records that it had and remains
+the same voter; failing that, it joins anew.
 
-Meanwhile it neither votes nor leads, and requests what it lacks from all other controllers,
-including damaged ones, and without a leader. Each answers from its undamaged records, and so does
-this node: so controllers whose logs are damaged at different offsets mend each other.
+Meanwhile it neither votes nor leads. It requests the missing records from all other controllers,
+including damaged ones, whether or not there is a leader. Each answers from its undamaged records,
+as does this node, so controllers whose logs are damaged at different offsets mend each other.
 :mod:`raftlog.node.recovery.mending` decides which records are certain. The mended log equals the
-one that was damaged, batch by batch: the promises of the vote and the directory id still hold.
+original, batch by batch, so the promises made by the vote and the directory id still hold.
 
-If the log cannot be mended, or if no controller that answers has the missing records, the node
-joins anew if a majority continues without it (:mod:`controller.rejoin`); otherwise it waits, and
-reports what it waits for.
+If the log cannot be mended, or no controller that answers has the missing records, the node joins
+anew, provided that a majority continues without it (:mod:`controller.rejoin`); otherwise it waits,
+and reports what it waits for.
 
 Why: docs/decisions/039-a-damaged-log-is-mended.md
 """
@@ -64,8 +64,8 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 log = structlog.get_logger(__name__)
 
 SET_ASIDE_MAX = 3
-"""Maximum number of damaged states that a directory keeps; a disk that damages more must be
-replaced.
+"""Maximum number of damaged states that a directory keeps; a disk that damages data more often must
+be replaced.
 """
 AGAIN_S = 1.0
 """Time in seconds between two rounds of requests."""
@@ -267,7 +267,7 @@ def serve_records(
 
 
 class Healed(NamedTuple):
-    """How the node continues: where the damaged data is, and whether the log was mended."""
+    """The result of healing: where the damaged data is, and whether the log was mended."""
 
     set_aside: Path
     mended: bool
@@ -304,7 +304,7 @@ async def heal(config: NodeConfig, damage: Damage, stop: asyncio.Event) -> Heale
 
 
 async def _salvaged(directory: Path) -> Salvage | None:
-    """Return what is undamaged, or None if nothing can be read."""
+    """Return the undamaged data, or None if none can be read."""
     try:
         found = await asyncio.to_thread(salvage, directory)
     except (FatalError, DamagedIdentityError) as error:

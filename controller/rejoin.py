@@ -1,18 +1,18 @@
 """A controller whose log, snapshots or vote are damaged joins its quorum anew, as another replica.
 
-What the damaged directory promised cannot be known: which records it acknowledged, and for whom it
-voted. But a voter is a node id *and* a directory id. So the quorum first commits, without this
-node, that the damaged directory is not a voter: from then on none of its promises counts, as for
-any removed voter (Raft dissertation, section 4.1). Only then is the data set aside, and the
-directory formatted under a new id, which has promised nothing. The node follows as an observer, and
-is added as a voter once it has caught up (:func:`controller.service.upkeep.requested_change`), or
-when autopilot gives it a seat.
+Nobody can know what the damaged directory promised: which records it acknowledged, and for whom it
+voted. But a voter is identified by its node id *and* its directory id. So the quorum first commits,
+without this node, that the damaged directory is not a voter. From then on none of its promises
+counts, as for any removed voter (Raft dissertation, section 4.1). Only then is the data set aside,
+and the directory formatted under a new id, which has promised nothing. The node follows as an
+observer, and is added as a voter once it has caught up
+(:func:`controller.service.upkeep.requested_change`), or when autopilot gives it a seat.
 
 If the identity itself is damaged, the configuration names the node, and the voter set names the
 directory. The leader removes neither while a process with that directory fetches from it.
 
-Without a majority of the others nothing is changed: their logs may lack what is readable here. The
-same holds for a log that cannot be mended (:mod:`controller.mending`).
+Without a majority of the others nothing is changed, as their logs may lack records that are
+readable here. The same holds for a log that cannot be mended (:mod:`controller.mending`).
 
 Why: docs/decisions/035-a-damaged-voter-joins-anew.md
 """

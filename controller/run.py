@@ -54,7 +54,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 log = structlog.get_logger(__name__)
 
 TRANSFER_S = 1.0
-"""Longest time in seconds that a stopping leader waits for its successor before it leaves."""
+"""Maximum time in seconds that a stopping leader waits for its successor."""
 
 
 def settings_of(config: NodeConfig, bootstrap: Bootstrap = NO_BOOTSTRAP) -> ControllerSettings:
@@ -104,7 +104,7 @@ async def _run(
 ) -> int:
     """Run until a signal or a fatal error; return the exit code.
 
-    ``healed``: result of the healing that has just ended, or None. Raises ConfigError,
+    ``healed``: result of the healing that preceded this run, or None. Raises ConfigError,
     StorageError, CorruptLogError at the start; with ``raises_damage`` also CorruptLogError for
     damage detected later.
     """
@@ -193,7 +193,7 @@ async def _run(
 
 
 def _exit_code(config: NodeConfig, failure: list[FatalError], signals: StopSignals) -> int:
-    """Log why the node ends; return its exit code."""
+    """Log why the node stops; return its exit code."""
     if failure:
         error = failure[0]
         log.critical("stopped by an error", error=str(error), **remedy(error, "controller"))
@@ -219,7 +219,7 @@ def _service_of(
     own: NodeSelf,
     failed: Callable[[FatalError], None],
 ) -> ControllerService:
-    """Return the service over real time and randomness."""
+    """Return the service, with real time and randomness."""
     service = ControllerService(
         settings_of(config, bootstrap),
         config.quorum_config(store.identity.directory_id, bootstrap.voters),

@@ -93,7 +93,7 @@ def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write
 
 
 class _Bounds:
-    """Counts of entries per bounded resource."""
+    """Numbers of entries, per resource with a bound."""
 
     def __init__(self, there: Iterable[Binding]) -> None:
         self._count = self._prefix_chars = 0
@@ -126,7 +126,7 @@ class _Bounds:
 
 
 def _pattern(binding: Binding) -> Binding:
-    """Return the part that a principal's entries on one resource pattern have in common."""
+    """Return the fields that all entries of a principal on one resource pattern share."""
     return binding._replace(host="", operation=0, permission_type=0)
 
 

@@ -86,8 +86,8 @@ def accepted_writes(
     """Return how many requests of a group, from ``begin`` onwards, ``incremental_alter_configs``
     would accept completely.
 
-    The count may end before a request that needs a full decision. No config write affects the
-    decision on another, so all are decided before any is folded.
+    The count may stop at a request that needs a full decision. No config write affects the decision
+    on another, so all are decided before any is folded.
     """
     counts, changes = writes.counts, writes.changes
     most = settings.max_records_per_request
@@ -174,7 +174,7 @@ def config_record(resource_type: int, resource_name: str, name: str, value: str 
 
 
 def check_config(settings: ControllerSettings, key: ConfigKey, value: str, field: str) -> None:
-    """Raise INVALID_CONFIG for a value that the key must not have."""
+    """Raise INVALID_CONFIG if the value is invalid for the key."""
     limit = settings.config_value_max_bytes
     if len(value) * _UTF8_MAX_BYTES > limit and len(value.encode()) > limit:
         raise refuse(

@@ -1,9 +1,9 @@
 """ApplyPlan: changes to topics, configs, access control entries and keys, all or none, and only if
-everything that they change is as it was planned.
+everything that they change is still as the plan expects.
 
 Each part is decided like a request of its kind (``DECISIONS``), against the same pending image: no
-two parts change one entity, so none has to see another's records. A plan whose expectations do not
-hold is refused with INVALID_UPDATE_VERSION; the field names what has changed.
+two parts change the same entity, so no part needs to see another's records. A plan whose
+expectations do not hold is refused with INVALID_UPDATE_VERSION; the field names what has changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def apply_plan(
     """Make all changes, or raise an error and make none.
 
     Raises INCONSISTENT_GENERATION for a plan that was made for another log, INVALID_UPDATE_VERSION
-    for a change of something that has changed since, POLICY_VIOLATION, and the errors of the parts.
+    if something has changed since it was planned, POLICY_VIOLATION, and the errors of the parts.
     """
     if request.generation != state.generation:
         raise refuse(
@@ -192,9 +192,9 @@ def _parts(
 
 
 def _records(decide: Callable[[], Write | Reply], field: str, own_field: str) -> list[Record]:
-    """Return the records of one kind of change.
+    """Return the records for one kind of change.
 
-    Raises the first error, with its field in the plan.
+    Raises the first error; its field is the one in the plan.
     """
     try:
         decision = decide()

@@ -2,16 +2,15 @@
 which readers prevent that.
 
 Each node truncates its own log by size and by age. It keeps records that an export has yet to read:
-its log start stays at or below every export cursor that is not below it already, in the image that
-is committed here. A cursor that has stopped moving must not fill the disk: above
-``metadata.export.cursor.max.bytes`` the log start passes it anyway, and that is logged. A cursor
-that was passed holds nothing back: the next records of its export are already deleted here.
+its log start does not move past any export cursor in the image that is committed here. A cursor
+that has stopped moving must not fill the disk: above ``metadata.export.cursor.max.bytes`` the log
+start passes it anyway, and the node logs that. A cursor that was passed no longer holds anything
+back, as the next records of its export are already deleted here.
 
-A snapshot stays while pieces of it are fetched, with the log above it: the broker or node that
-begins with it needs both. Counter-example to deleting it: a snapshot that takes longer to fetch
-than the interval between snapshots is never fetched to its end, and a node that needs one never
-begins. The same bound in bytes applies, and nothing is kept for fetches on a disk below its
-reserve.
+A snapshot, with the log above it, is kept while it is being fetched: the broker or node that starts
+from it needs both. Otherwise a snapshot that takes longer to fetch than the interval between
+snapshots could never be fetched completely, and a node that needs one could never start. The same
+bound in bytes applies, and nothing is kept for fetches on a disk below its reserve.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -64,8 +63,8 @@ def next_start(
     nothing.
 
     Older snapshots are then deleted with the log below it. ``held``: ascending. ``now_ms``: quorum
-    time, not this node's clock alone: if that were years ahead, all history would be deleted. The
-    newest snapshot always stays.
+    time, not this node's clock, which could be years ahead and so delete all history. The newest
+    snapshot always stays.
     """
     if len(held) < 2:
         return None
@@ -91,8 +90,8 @@ def judge(
     used_bytes: Callable[[], int],
     settings: ControllerSettings,
 ) -> Verdict:
-    """Decide whether the log may be truncated up to ``start``, as ``next_start`` proposes, in view
-    of the exports under way.
+    """Decide whether the log may be truncated up to ``start``, as ``next_start`` proposes, given
+    the exports' cursors.
     """
     needy = tuple(
         one.name for one in cursors if log_start_offset <= one.end_offset < start.end_offset
@@ -182,7 +181,7 @@ class Retention:
         """Return the snapshot up to which the log may be truncated without harm to snapshot
         fetches, or None.
 
-        ``all_kept``: snapshots that were kept for earlier fetches may be deleted as well.
+        ``all_kept``: also consider the snapshots that were kept for earlier fetches.
         """
         ids = [one.snapshot_id for one in held]
         first = ids.index(start)

@@ -1,5 +1,5 @@
-"""Snapshots of a node (KIP-630): when the node takes one of its committed image, which old ones it
-keeps, and how it starts from one.
+"""Snapshots of a node (KIP-630): when it takes one of its committed image, which old ones it keeps,
+and how it starts from one.
 
 Each node, leader or not, takes its own snapshots from a reference to its committed image, in slices
 off the hot path. The policies are pure; ``SnapshotGenerator`` carries them out.
@@ -34,13 +34,13 @@ SMALL_BYTES = 4 << 20
 SNAPSHOT_GROWTH = 4
 """Log bytes between two snapshots of a state above SMALL_BYTES, as a multiple of the state's size.
 
-With less, a busy cluster with a large state would spend a good part of its time on snapshots. And a
-snapshot that is hardly smaller than its log saves little: loading it takes half as long as
-replaying the log.
+With less, a busy cluster with a large state would spend much of its time on snapshots. Also, a
+snapshot about as large as the log below it saves little: loading it takes half as long as replaying
+the log.
 """
 RETENTION_EVERY_S = 10.0
-"""Interval in seconds at which retention is checked. One check deletes one snapshot at most, as the
-space is freed late.
+"""Interval in seconds at which retention is checked. A check deletes at most one snapshot, as its
+space is freed only later.
 """
 
 
@@ -159,7 +159,7 @@ class SnapshotGenerator:
     def installed(self, now: float, applied_bytes: int) -> None:
         """Record that the image now begins with a snapshot.
 
-        The replica abandons a snapshot of an older image that is being taken.
+        If a snapshot of an older image is being taken, the replica abandons it.
         """
         self.loaded += 1
         self._writing = None

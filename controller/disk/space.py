@@ -1,9 +1,9 @@
-"""The free-space reserve: a disk that fills up stops writes while there is still room for elections
-and repair.
+"""The free-space reserve: writes stop before a disk is full, so that elections and repair still
+have room.
 
-A node without its reserve reports that to the leader in every Fetch. A leader without it transfers
-the leadership to a voter that has it. While fewer than a majority of the voters have it, writes are
-refused: soon too few voters could store them.
+A node whose free space is below its reserve reports that to the leader in every Fetch. A leader in
+that state transfers the leadership to a voter with enough space. While fewer than a majority of the
+voters have enough, writes are refused: soon too few voters could store them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from raftlog.quorum.core import QuorumDescription
 
 CHECK_EVERY_S = 1.0
 ENOUGH_FACTOR = 1.25
-"""Multiple of the reserve that must be free before ``low`` ends, so that it does not flap."""
+"""Multiple of the reserve that must be free before ``low`` becomes False, so that it does not flap.
+"""
 TRANSFER_EVERY_S = 10.0
 """Minimum interval between two transfers, in seconds: a failed one costs its timeout."""
 MAX_SHARE_OF_DISK = 0.05

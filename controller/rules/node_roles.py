@@ -10,8 +10,8 @@ from raftlog.metadata.image import Image
 def is_broker_alone(image: Image, configured: Iterable[int], node_id: int) -> bool:
     """Return whether a node is registered as a broker and is not a voter.
 
-    ``configured``: the voters to use if the log contains no voter set. A node of an old cluster may
-    be both broker and voter under one id; newer builds refuse that.
+    ``configured``: the voters to use if the log contains no voter set. In an old cluster one id may
+    be both a broker and a voter; newer builds refuse that.
     """
     if node_id not in image.brokers:
         return False

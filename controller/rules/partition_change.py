@@ -2,8 +2,8 @@
 
 Every change to a partition is made here. The rules are kept together because they interact:
 
-* A leader is active and in the ISR. The current leader stays if it can; else the first replica, in
-  replica order, that can lead; else the partition has no leader.
+* A leader is active and in the ISR. The current leader stays if it can; otherwise the first replica
+  that can lead becomes leader; if there is none, the partition has no leader.
 * A replica that leaves the ISR below ``min.insync.replicas`` becomes an eligible leader replica
   (ELR, KIP-966): it has everything up to the high watermark, which does not advance while there is
   an ELR. It stays eligible until the ISR is large enough again, its broker shuts down uncleanly,
@@ -61,7 +61,7 @@ class Loss(IntEnum):
     UNCLEAN = 1
     """The broker was not shut down cleanly: its last records may be missing."""
     DISK = 2
-    """The broker has another disk, or is unregistered."""
+    """The broker has a new disk, or was unregistered."""
 
 
 class Elections(NamedTuple):
@@ -70,8 +70,8 @@ class Elections(NamedTuple):
     from_elr: int = 0
     """Elections from the eligible leader replicas, which lose nothing."""
     unclean: int = 0
-    """Elections that may lose records: requested by an operator, based on the replicas' reports,
-    or of a topic that allows any leader.
+    """Elections that may lose records: requested by an operator, based on the replicas' reports, or
+    in a topic that allows any leader.
     """
 
 
@@ -273,8 +273,8 @@ def _eligible_leaders(
 
 
 def is_overdue(partition: Partition) -> bool:
-    """Return whether a reassignment could be complete and is not, as after an earlier build that
-    did not complete it when the last replica was added.
+    """Return whether a reassignment could have been completed but was not: earlier builds did not
+    complete it when the last replica was added.
     """
     if not partition.adding_replicas and not partition.removing_replicas:
         return False
@@ -325,8 +325,8 @@ def _record(
 MAX_ELECTIONS = 1000
 """Maximum number of elections in one batch, as in Kafka."""
 MAX_REMOVALS = 5_000
-"""Maximum number of partitions that one batch removes a broker from, where several batches are
-allowed. Such a batch takes well below a fetch timeout.
+"""Maximum number of partitions from which one batch removes a broker, where several batches are
+allowed. Such a batch takes much less than a fetch timeout.
 """
 
 
@@ -386,7 +386,7 @@ def removals(
     Returns one record for each changed partition, at most ``limit``. If an ISR becomes empty, an
     unclean leader is elected where the topic allows it, but not if the broker left ``on_purpose``:
     the operator may be about to restart it. A broker that registers with the ``same_disk`` stays in
-    the ISRs that wait for any of their members.
+    ISRs that wait for any member to return.
     """
     records: list[Record] = []
     for partition in partitions_of(view, broker_id):

@@ -1,3 +1,3 @@
-"""The shell of a controller: it receives requests, proposes decisions, and sends replies once they
-are true.
+"""The shell of a controller: it receives requests, proposes decisions, and sends each reply once
+its content is certain.
 """

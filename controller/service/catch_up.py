@@ -1,5 +1,5 @@
-"""Catch-up: the steps that make a node ready to decide, one slice per turn: it loads a snapshot,
-folds committed records, and claims.
+"""Catch-up, the steps that make a node ready to decide: it loads a snapshot, folds committed
+records, and claims, one slice per turn.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ log = structlog.get_logger(__name__)
 CLAIM_MAX_S = 1.0
 """Longest time, in seconds, that standbys wait for a claim to end."""
 FAR_BEHIND_RECORDS = 10_000
-"""Minimum number of unfolded records for which a standby waits; fewer are folded in about ten
-milliseconds.
+"""Minimum number of unfolded records at which a standby waits; fewer take only about ten
+milliseconds to fold.
 """
 
 
 class ClaimWatch:
     """Gives a new leader's fold priority over that of a standby that is far behind.
 
-    ``now``: seconds of the loop's clock. After a restart of all nodes each has the whole log to
-    fold: the leader before it decides anything, the others only for the next failover. If they
-    share cores or a disk, the leader would take as long as all of them together. So a standby that
-    is far behind waits until the leader decides, at most ``CLAIM_MAX_S``.
+    ``now``: seconds of the loop's clock. After a restart of all nodes each must fold the whole log:
+    the leader before it can decide anything, the standbys only for the next failover. If they share
+    cores or a disk, the standbys would slow the leader down. So a standby that is far behind waits
+    until the leader decides, but at most ``CLAIM_MAX_S``.
     """
 
     def __init__(self) -> None:
@@ -71,8 +71,8 @@ STANDBY_FOLD_S = 0.02
 class CatchUp:
     """The catch-up of one node.
 
-    ``send``: how a leadership sends its parked replies. ``claimed``: called when this node becomes
-    the active controller. ``wake``: run a turn soon.
+    ``send``: called by a leadership to send its parked replies. ``claimed``: called when this node
+    becomes the active controller. ``wake``: run a turn soon.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class CatchUp:
     def fold_soon(self) -> None:
         """Fold committed records soon.
 
-        No answer depends on a standby's image: the fold starts after the acknowledgement has left,
-        and covers several commits at once.
+        No answer depends on a standby's image, so the fold starts after the acknowledgement was
+        sent, and covers several commits at once.
         """
         self._claim_watch.committed(self._node.committed_end)
         if self._fold_timer is None and not self._node.closed:

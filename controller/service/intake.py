@@ -2,14 +2,14 @@
 a deadline for each request. Nothing is decided here.
 
 Connections take turns, so that one that sends ten thousand requests delays only itself. Heartbeats
-are decided before all other requests and have their own bound (behind a backlog longer than
-``broker.fencing.timeout.ms`` no broker would get an answer in time, and each would fence itself).
-Heartbeats that change nothing are gathered for a moment: many are decided in one turn, and their
-answers wait for one read-index round.
+are decided before all other requests and have their own bound: behind a backlog longer than
+``broker.fencing.timeout.ms`` no broker would get an answer in time, and all would fence themselves.
+Heartbeats that change nothing are gathered for a moment, so that many are decided in one turn and
+their answers share one read-index round.
 
-Read-only requests are decided after all others: each costs as much as many writes, and no write
-proceeds meanwhile. A read is never decided before an earlier request of its connection, except one
-that was deferred.
+Read-only requests are decided after all others, as each costs as much as many writes and blocks
+them meanwhile. A read is never decided before an earlier request of its connection, unless that was
+deferred.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ if TYPE_CHECKING:
     from controller.service.upkeep import BrokerProbes
 
 SLACK = 1_024
-"""Number of done items that may stay in the heap in addition to twice the number of waiting
-ones.
-"""
+"""Number of done items that the heap may contain beyond twice the number of waiting ones."""
 
 NEW_A_LOOK = 8_192
 """Maximum number of items that one call moves into the heap: more in a tenth of a second is a
-flood, and the rest times out a little late.
+flood, and the excess times out a little late.
 """
 
 
@@ -105,8 +103,8 @@ READS = frozenset(body for body, kind in REQUESTS.items() if kind.reads)
 _HEARTBEATS, _REQUESTS, _READS = range(3)
 """Indexes of the queues in which requests wait, in the order of decision."""
 GATHER_S = 0.02
-"""Longest time, in seconds, that a heartbeat that changes nothing waits for others to be decided
-with it; a hundredth of the default heartbeat interval.
+"""Maximum time in seconds that a heartbeat that changes nothing waits for others, to be decided
+together with them: a hundredth of the default heartbeat interval.
 """
 
 
@@ -214,7 +212,7 @@ class Intake:
         """Queue a request, or a group of them.
 
         Raises MESSAGE_TOO_LARGE, INVALID_REQUEST for a negative timeout, and
-        THROTTLING_QUOTA_EXCEEDED if too many requests wait; the request has then had no effect.
+        THROTTLING_QUOTA_EXCEEDED if too many requests wait; a refused request has had no effect.
         ``link``: None for this node's own request, which has no peer and no share. ``patient``: a
         heartbeat that may wait for others until the caller ends ``gathering``. ``kind``: name of
         the body, "" if not known. ``begun``: time of arrival, by the stopwatch.
@@ -406,7 +404,7 @@ class Reception:
         self._probes = probes
 
     def accept(self, link: Link) -> Reception:
-        """Register a new link, and return its handler."""
+        """Register a new link, and return the handler of its events."""
         self._drain.opened(link)
         return self
 
@@ -481,7 +479,7 @@ class Reception:
         """Renew the broker's session. Return whether the heartbeat seems to change nothing.
 
         A heartbeat counts on arrival, not when it is decided: a long or full queue must not fence
-        the brokers that wait in it.
+        brokers.
         """
         decider = self._node.decider
         if decider is None:

@@ -47,9 +47,7 @@ class Directory:
         self.successor_id = -1
         """Successor after a completed transfer, while no leader is known; -1 if there is none."""
         self.outage = ""
-        """Why there is no leader, as of the last tick; "" if there is one, as far as this node
-        knows.
-        """
+        """Why this node knew no leader at the last tick; "" if it knew one."""
 
     def endpoint_of(self, leader_id: int, listener: str) -> str:
         """Return host:port of a voter on a listener, or "" if the voter is unknown or has no such
@@ -85,10 +83,10 @@ class Directory:
     def successor(
         self, node_id: int, listener: str, *, takes_requests: bool
     ) -> pb.ControllerResponse:
-        """Return the notice that ``node_id`` is about to lead, with its endpoint on this listener,
-        so that a client connects to it in advance.
+        """Return a notice that ``node_id`` is about to lead, with its endpoint on this listener, so
+        that clients can connect in advance.
 
-        ``takes_requests``: the client sends its requests there from now on.
+        ``takes_requests``: clients should send their requests there from now on.
         """
         return pb.ControllerResponse(
             leader_id=node_id,
@@ -100,7 +98,9 @@ class Directory:
 
 RECENT_HASHES = 256
 SLICE_BYTES = 64 << 10
-"""Log bytes folded in one step: about a millisecond, during which fetches and votes wait."""
+"""Log bytes folded in one step: this takes about a millisecond, during which fetches and votes
+wait.
+"""
 
 
 class CommittedImage:
@@ -125,8 +125,8 @@ class CommittedImage:
 
     @property
     def image(self) -> Image:
-        """The image, made on demand: between two demands the fold writes in place, and copies no
-        nodes of its maps.
+        """The image, made on demand. Between two uses the fold writes in place and copies no map
+        nodes.
         """
         builder = self._builder
         if builder is not None and builder.offset != self._image.offset:
@@ -163,7 +163,7 @@ class CommittedImage:
 
     def replace(self, image: Image, log_hash: LogHash, applied_bytes: int = 0) -> None:
         """Replace the image with a snapshot's, or with one that a leader folded when it proposed
-        and that is committed now.
+        the records, which are now committed.
 
         ``log_hash``: hash of the log up to the image's offset. ``applied_bytes``: bytes of the log
         between the two images.
@@ -192,8 +192,8 @@ class CommittedImage:
 class ControllerDescription:
     """One controller, leader or not, at one moment.
 
-    The state is that of the committed image, which need not have been made, and which lacks the
-    committed records that are not folded yet.
+    The state is as of the committed image, even if that was not made, and so lacks committed
+    records that are not folded yet.
     """
 
     applied_offset: int
@@ -301,7 +301,7 @@ class ControllerNode:
 
     @property
     def generation(self) -> int:
-        """Generation at the log's end, which is that of a leader's proposals."""
+        """Generation at the log's end; a leader's proposals have this generation."""
         return self.replica.lineage.current
 
     @property

@@ -3,21 +3,21 @@ applied.
 
 An observer keeps one fetch outstanding. The fetch is answered at once if there is something that
 the observer does not know (records, a higher high watermark, another LAO); otherwise it is parked
-until the next commit, a move of LAO, or its deadline. Changes due at one moment are in one reply,
-and observers at the same offset get the same bytes.
+until the next commit, a move of LAO, or its deadline. Changes that are due together share one
+reply, and observers at the same offset get the same bytes.
 
 If a fetch allows it, a move of LAO alone does not answer it: LAO is sent, the fetch stays parked,
-and the next fetch reports that LAO. That saves one message in four of a lone write. If a writer
+and the next fetch reports that LAO. For a lone write this saves one message in four. If a writer
 waits for that report, the fetch is answered.
 
-Answers to registered brokers leave in bursts (``Bursts``): the more brokers there are, and the more
-is written, the more records each answer has.
+Answers to registered brokers are sent in bursts (``Bursts``): the more brokers and the more writes,
+the more records per answer.
 
 Each turn of the event loop has a bound for all observers together, in answers, bytes and time; the
-others wait for the next turn. Registered brokers are served before strangers, and strangers'
-connections take turns. [1,200 streams of strangers fetch the whole log of 10 MB, and each is
-answered at once: 10 GB are read and copied, no follower gets an answer, and the leadership is
-lost.]
+rest wait for the next turn. Registered brokers are served before strangers, and strangers'
+connections take turns. (Otherwise 1,200 strangers that each fetched a 10 MB log would make this
+node read and copy 10 GB at once; no follower would get an answer, and the leadership would be
+lost.)
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ LONG_S = 0.005
 fetches arrive during a burst, so some answers always remain.
 """
 PAUSES = 2
-"""Length of a pause, as a multiple of the CPU time of the burst. [With a factor of 1, a hundred
-brokers on a busy machine make a write wait half as long again.]
+"""Length of a pause, as a multiple of the CPU time of the burst. (With a factor of 1, a hundred
+brokers on a busy machine lengthen a write by half.)
 """
 REST_MAX_S = 0.005
-"""Longest rest, in seconds, that counts: a burst without a pause uses no more of the loop's time
-than that.
+"""Longest rest in seconds that is saved up, and so the most loop time that a burst without a pause
+uses.
 """
 
 
@@ -94,9 +94,10 @@ class Bursts:
         """True while brokers wait for the end of a pause."""
 
     def begin(self) -> None:
-        """Begin a burst, unless one is in progress: brokers are answered now.
+        """Begin a burst, unless one is in progress, because brokers are answered now.
 
-        The answers leave in the next turn of the loop, before the callback that is scheduled here.
+        The answers are sent in the next turn of the loop, before the callback that is scheduled
+        here.
         """
         if self._begun is None:
             self._begun = self._cpu_clock()
@@ -142,18 +143,18 @@ SAY_DIVERGENCE_EVERY_S = 10.0
 ANSWER_BYTES = 256
 """Bytes charged for an answer without records: many small ones are work, too."""
 SHARED_MAX_BYTES = 256 << 10
-"""Total size, in bytes, of the answers kept for further observers at the same offset; one larger
-answer is also kept.
+"""Maximum total size, in bytes, of the answers kept for further observers at the same offset; a
+single larger answer is also kept.
 """
 TURN_ANSWERS = 32
 """Maximum number of answers to registered brokers in one turn of the loop. Sending an answer takes
-longer than deciding it, and no stopwatch here measures that. In between, the loop serves followers
-and clients.
+longer than deciding it, and no stopwatch here measures the sending. Between these turns the loop
+serves followers and clients.
 """
 
 
 class _Known(NamedTuple):
-    """The news, the same for all observers that are examined together."""
+    """The values to send, the same for all observers that are examined together."""
 
     end: int
     """High watermark, exclusive; -1 if unknown."""
@@ -171,8 +172,7 @@ class MetadataStream:
     offset: int = 0
     """Offset that the observer fetches from."""
     high_watermark: int = -1
-    """High watermark that the observer knows, copied from ``fetch``, which is examined more than
-    once.
+    """High watermark that the observer knows, copied from ``fetch``, as it is read more than once.
     """
     deadline: float = 0.0
     sent_lao: int = -2
@@ -196,8 +196,8 @@ class Observers:
         cpu_clock: Callable[[], float],
     ) -> None:
         """``report``: called with each broker's fetch. ``must_report``: returns the brokers that
-        are to report their known LAO at once. ``soon``: calls back in another turn of the loop,
-        after a number of seconds. ``stopwatch``: a clock in seconds that advances within a turn.
+        must report their known LAO at once. ``soon``: calls back in another turn of the loop, after
+        a number of seconds. ``stopwatch``: a clock in seconds that advances within a turn.
         ``cpu_clock``: CPU seconds that the loop's thread has used.
         """
         self._source = source
@@ -224,7 +224,7 @@ class Observers:
         self._front = 0
         """Index of the queue to examine."""
         self._news = False
-        """True if there was news since: the waiting streams are examined again after the front
+        """True if there has been news: the waiting streams are examined again after the front
         queue.
         """
         self._spent_bytes, self._spent_s = 0, 0.0
@@ -244,8 +244,8 @@ class Observers:
         were last requested.
         """
         self.contradiction = ""
-        """Describes the last applied batch, reported by an observer, that this log does not have;
-        "" if there is none.
+        """Describes a batch that an observer reported as its last applied one and that this log
+        lacks; "" if there is none.
         """
         self._say_divergence_at = 0.0
 
@@ -270,8 +270,8 @@ class Observers:
             }
 
     def _identify(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> None:
-        """Register the stream of a registered broker's fetch, which then leaves the strangers'
-        places.
+        """Register the stream on which a registered broker fetches; it no longer occupies a
+        stranger's place.
 
         The stream that had this id before becomes a stranger again.
         """
@@ -358,10 +358,10 @@ class Observers:
 
     def _report_divergence(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> bool:
         """Answer an observer that has applied records which this log does not have. Return whether
-        it is one.
+        the observer has applied such records.
 
-        These records were committed in an epoch up to the one that the observer has seen, so the
-        leader of that epoch or a later one has them. An older leader may lack them.
+        They were committed in an epoch no later than the newest that the observer has seen, so the
+        leader of that epoch or a later one has them; an older leader may lack them.
         """
         source = self._source
         if fetch.controller_epoch > source.controller_epoch:
@@ -421,7 +421,7 @@ class Observers:
         self.release()
 
     def refuse_all(self) -> None:
-        """Answer every parked fetch with an error, without a pause: the leadership is lost."""
+        """Answer every parked fetch with an error, without a pause, as the leadership is lost."""
         self._bursts.pausing = False
         self.release()
 

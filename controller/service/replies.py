@@ -1,9 +1,9 @@
-"""Replies: each is parked until its content is true, then sent; requests that can no longer succeed
-are refused.
+"""Replies: each is parked until its content is certain, then sent; requests that can no longer
+succeed are refused.
 
 A reply waits for the commit of the records it depends on, for a confirmed read-index round, for
-LAO, or for every member to know LAO. Offsets, rounds and LAO only grow, and what replies wait for
-grows in order of arrival, so every queue is released from its front.
+LAO, or for every member to know LAO. Offsets, rounds and LAO only grow, and each reply waits for at
+least as much as those before it, so every queue is released from its front.
 
 Why: docs/decisions/003-read-index-rounds.md
 """
@@ -44,7 +44,7 @@ COMMITTED, ACKNOWLEDGED, VISIBLE = (
 
 
 class Parked(msgspec.Struct, eq=False):
-    """A reply, or the replies to a group, parked until its content is true."""
+    """A reply, or the replies to a group, parked until its content is certain."""
 
     link: Any
     response: Any
@@ -91,7 +91,7 @@ class Parked(msgspec.Struct, eq=False):
         self.trace = None
 
     def mark_reached(self) -> None:
-        """State in the response that the requested level is reached."""
+        """State in the response that the requested level has been reached."""
         if type(self.response) is ConfigReplies:
             self.response.reached = self.acks
         else:
@@ -148,8 +148,8 @@ class Parking:
         self.shares = Shares(CONTROLLER_MAX_PARKED_REPLIES)
         """Places of parked replies, by peer."""
         self.take_place, self.give_back_place = self.shares.take, self.shares.give_back
-        """Take and give back places by peer. They are taken before a request is decided; one
-        connection leaves as many places to the others as it holds.
+        """Functions that take and return places, by peer. A place is taken before a request is
+        decided; a connection must leave as many free places to the others as it holds.
         """
 
     def has_room(self, link: Any) -> bool:
@@ -199,7 +199,7 @@ class Parking:
         self._release_duplicates()
 
     def committed(self, high_watermark: int) -> None:
-        """Release replies: the high watermark (exclusive) has advanced."""
+        """Release replies, as the high watermark (exclusive) has advanced."""
         self._high_watermark = high_watermark
         writes, give_back = self._writes, self.shares.give_back
         while writes and writes[0].offset < high_watermark:
@@ -223,12 +223,12 @@ class Parking:
             self.release_reads()
 
     def read_index_confirmed(self, number: int) -> None:
-        """Release replies: this node led after round ``number`` began."""
+        """Release replies, as this node still led after round ``number`` began."""
         self._confirmed_round = number
         self.release_reads()
 
     def is_confirmed(self, number: int) -> bool:
-        """Return whether this node led after round ``number`` began."""
+        """Return whether this node is known to have led after round ``number`` began."""
         return number <= self._confirmed_round
 
     def release_reads(self) -> None:
@@ -244,8 +244,8 @@ class Parking:
             self._finish(reads.popleft())
 
     def visibility(self, lowest_acknowledged_offset: int, min_known_lao: int) -> None:
-        """Release replies: LAO, or the lowest LAO that a member knows, has moved (inclusive; -1 if
-        unknown).
+        """Release replies, as LAO, or the lowest LAO that a member knows, has moved (inclusive; -1
+        if unknown).
         """
         self._lowest_acknowledged_offset, self._min_known_lao = (
             lowest_acknowledged_offset,
@@ -350,8 +350,8 @@ class Parking:
             self.shares.give_back(parked.link.peer, parked.count)
 
     def drain(self) -> Iterator[tuple[Parked, bool]]:
-        """Remove and yield all replies, with whether their write is committed: the leadership is
-        lost.
+        """Remove and yield all replies, as the leadership is lost, each with whether its write is
+        committed.
 
         Resumable: the next call continues.
         """
@@ -415,10 +415,10 @@ def add_progress(parked: Parked, lao: LaoView, *, leadership_lost: bool) -> None
 
 
 def send_quietly(link: Any, message: Any) -> ApiError | None:
-    """Send a message. On a closed link it is dropped, and the client knows that the outcome is
-    unknown.
+    """Send a message. On a closed link it is dropped; the client sees the link close and knows that
+    the outcome is unknown.
 
-    Returns the error if the message cannot be sent, as one that is too large, or None.
+    Returns the error if the message cannot be sent, e.g. because it is too large, or None.
     """
     try:
         link.send(message)
@@ -443,10 +443,9 @@ class Answers:
         self.figures = figures
 
     def send(self, parked: Parked) -> None:
-        """Send a parked reply, whose content has become true.
+        """Send a parked reply whose content has become certain.
 
-        Never raises: it is sent in the turn of a commit, and an error would hold up the replies
-        after it.
+        Never raises: an error would hold up the other replies that the same commit releases.
         """
         if parked.kind == HEARTBEAT and not parked.code:
             parked.response.broker_heartbeat.quorum_time_ms = self._node.quorum_time_ms
@@ -593,7 +592,7 @@ class Refusals:
         self._refusing = self._due = False
 
     def lost(self, leadership: Leadership, why: str) -> None:
-        """Answer every request that waits for records that this leadership proposed."""
+        """Answer every request that waits for records of a lost leadership."""
         self._lost.append((leadership, why, leadership.parking.drain()))
         self.answer_due()
 

@@ -1,16 +1,16 @@
 """The shell of the controller: it receives requests, has them decided, proposes the records, and
-sends each answer once it is true.
+sends each answer once it is certain.
 
 Theory of operation. A handler only appends to the intake. One *turn* of the event loop decides the
 waiting requests, up to a bound, adds each decision to the log of the epoch, and proposes all as one
 chunk. The next turn waits for the commit of that chunk, so load makes chunks larger, not more
 numerous; only when many bytes wait, up to three chunks are uncommitted at a time. Replies are
-parked until their content is true.
+parked until their content is certain.
 
 Claiming: a new leader folds the whole local log, the inherited uncommitted tail included, before it
-decides anything. A node that loses the leadership drops the pending image. Writes in the log that
-are not committed then have an unknown outcome; committed writes that wait to be visible succeed,
-and the answer states the level that they reached; all other requests definitely failed.
+decides anything. A node that loses the leadership drops the pending image. Uncommitted writes in
+the log then have an unknown outcome; committed writes that wait to become visible succeed, and the
+answer states the level that they reached; all other requests definitely failed.
 
 ``ControllerService`` makes and connects the parts, and forwards the replica's events;
 ``Announcements`` carries out the effects of a commit, and of a broker's report. ``node`` is the
@@ -119,10 +119,10 @@ EVERYBODY: Container[int] = _Everybody()
 class Announcements:
     """The effects of a commit, and of a broker's report, while this node is the active controller.
 
-    Parked replies are released at once, observers after the other work of the same turn of the
-    event loop. ``soon``: call back in a later turn of the event loop. ``wake``: run a turn soon.
-    ``stopwatch``: a clock in seconds that advances within a turn. ``cpu_clock``: CPU seconds that
-    the loop's thread has used.
+    Parked replies are released at once; observers are answered after the other work of the same
+    turn of the event loop. ``soon``: call back in a later turn of the event loop. ``wake``: run a
+    turn soon. ``stopwatch``: a clock in seconds that advances within a turn. ``cpu_clock``: CPU
+    seconds that the loop's thread has used.
     """
 
     def __init__(
@@ -143,9 +143,9 @@ class Announcements:
         self._commit_rate = CommitRate()
 
     def committed(self, leadership: Leadership) -> None:
-        """Send the answers that have become true.
+        """Send the answers that have become certain.
 
-        All other work that follows from a commit is done after they have left.
+        All other work that follows from a commit is done after that.
         """
         leadership.parking.committed(self._node.committed_end)
         if not self._commit_due:
@@ -156,8 +156,8 @@ class Announcements:
         """Answer observers, replace the committed image, move LAO, and decide requests that have
         waited for this commit.
 
-        Observers come first: they wait, and the other work does not affect their answers, except
-        for an LAO that the commit itself moves. That LAO is sent afterwards.
+        Observers come first, as they are waiting and the other work does not affect their answers,
+        except for an LAO that the commit itself moves; that is sent afterwards.
         """
         self._commit_due = False
         leadership = self._node.leadership
@@ -252,8 +252,8 @@ class Announcements:
 
 
 PAUSE_MAX_S = 0.05
-"""Longest pause, in seconds, before a callback of ``soon``: on a busy machine a turn seems longer
-than it is.
+"""Longest pause, in seconds, before a callback passed to ``soon``, as on a busy machine a turn
+seems longer than it is.
 """
 
 
@@ -278,7 +278,7 @@ class ControllerService:
     ) -> None:
         """``stopwatch``: a clock in seconds that advances within a turn of the event loop, as the
         loop's clock need not. ``cpu_clock``: CPU seconds that the loop's thread has used; None if
-        it takes no time. ``tracer``: traces every step of the quorum's state machine.
+        it is not measured. ``tracer``: traces every step of the quorum's state machine.
         ``request_figures``: the counters of answers, or None for new ones. ``journal``: receives
         the events that operators may look up later.
         """
@@ -527,7 +527,9 @@ class ControllerService:
         self._catch_up.became_leader(epoch, epoch_start_offset)
 
     def writes_wait(self) -> bool:
-        """Return whether the next waiting request is proposed with the inherited tail."""
+        """Return whether the next waiting request will be proposed together with the inherited
+        tail.
+        """
         return self._intake.next_kind() in EARLY
 
     def lost_leadership(self, epoch: int, reason: str) -> None:
@@ -569,7 +571,7 @@ class ControllerService:
         self._on_failure(error)
 
     def committed(self, high_watermark: int) -> None:
-        """Send the answers that have become true.
+        """Send the answers that have become certain.
 
         A node that does not lead folds instead.
         """

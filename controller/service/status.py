@@ -418,10 +418,10 @@ def _replica(replica: ReplicaDescription, endpoint: str, *, low: bool) -> pb.Rep
 
 
 def ready(service: ControllerService) -> tuple[bool, str]:
-    """Return whether this node takes part in serving, and why.
+    """Return whether this node can serve, and why.
 
-    It does if it leads, has claimed, and hears a majority of the voters within the fetch timeout,
-    or if it follows a leader that answers its fetches.
+    It can if it leads, has claimed, and hears a majority of the voters within the fetch timeout, or
+    if it follows a leader that answers its fetches.
     """
     if service.node.loading:
         return False, "loading the snapshot at which its log begins"

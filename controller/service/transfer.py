@@ -1,14 +1,13 @@
-"""The shell's part of a planned end: leadership transfer, and connection draining.
+"""The shell's part of a planned stop: leadership transfer, and connection draining.
 
 A transfer begins with a notice to all clients that names the successor. While they connect to it,
-this node continues to lead: a connection costs both ends milliseconds, during which there should be
-a leader. A second notice, sent while the last chunk is being committed, has them send requests to
-the successor.
+this node continues to lead, as connecting takes milliseconds. A second notice, sent while the last
+chunk is being committed, makes clients send requests to the successor.
 
-Nothing polls: while a transfer is under way, a check follows each event of the quorum's state
-machine. As soon as this node has resigned, the waiting requests are redirected to the successor,
-and wait there until it leads, so that redirection and election run in parallel. The successor
-learns of its role before it is asked to campaign: a request that arrives before that waits, too.
+Nothing polls: during a transfer, each event of the quorum's state machine is followed by a check.
+As soon as this node has resigned, the waiting requests are redirected to the successor, where they
+wait until it leads, so redirection and election run in parallel. The successor learns of its role
+before it is asked to campaign, so requests that arrive earlier wait there, too.
 
 Why: docs/decisions/023-leadership-transfer.md
 """
@@ -43,13 +42,13 @@ BOUND_S = 2.0
 
 
 class ConnectionDrain:
-    """Connection draining of a node that stops: clients are redirected, and the node waits until no
+    """Connection draining of a stopping node: clients are redirected, and the node waits until no
     request can be in flight to it.
 
     If a link breaks with a request in flight, that request's outcome is unknown, although the node
     would have refused it. So each link gets one notice (correlation id 0) that names the active
     controller. A client sends its further requests there, and closes the link when all earlier ones
-    are answered. A client that does not know the notice is waited for until it is silent.
+    are answered. If a client does not understand the notice, the node waits until it is silent.
     """
 
     def __init__(self) -> None:
@@ -90,7 +89,7 @@ NEXT_CHUNK_S = 0.01
 """Longest wait in seconds for the next chunk after that."""
 HOLD_S = 0.25
 """Longest time in seconds that requests are held at the successor, at a candidate, or at a node
-that has lost its leader: a client that tried one node after another would need longer.
+that has lost its leader: trying one node after another would take a client longer.
 """
 
 _WITHOUT_LEADER = ("unattached", "prospective", "candidate")
@@ -130,7 +129,9 @@ class LeadershipTransfer:
         self._timer: asyncio.Handle | None = None
         self._held_until = -1.0
         self._has_held = False
-        """True if requests were held since the last leader was known: they are not held twice."""
+        """True if requests have been held since the last leader was known, so that they are not
+        held twice.
+        """
         self._check_due = False
         self.resigning = False
         """True while this node resigns because its transfer is complete."""
@@ -143,8 +144,8 @@ class LeadershipTransfer:
     def holds(self, now: float) -> bool:
         """Return whether requests are held here although this node does not lead.
 
-        They are if it has just resigned or begun to campaign; or if it is the successor, or its
-        leader is lost, and no request was held since.
+        They are if it has just resigned or begun to campaign; or if it is the successor, or has
+        lost its leader, and has not held requests since.
         """
         if now >= self._held_until and not self._has_held and self._awaits_leader():
             self._hold()
@@ -156,7 +157,7 @@ class LeadershipTransfer:
         return core.role in _WITHOUT_LEADER or core.is_successor
 
     def campaigning(self) -> None:
-        """Hold requests until the outcome: this node campaigns."""
+        """Hold requests while this node campaigns, until the outcome is known."""
         self._hold()
 
     def _hold(self) -> None:
@@ -186,8 +187,8 @@ class LeadershipTransfer:
     def _connected(self, target_id: int, reason: str) -> None:
         """Stop deciding after the next chunk, if one is proposed soon.
 
-        While it is committed, clients get the second notice, and their next requests are at the
-        successor when it leads.
+        While that chunk is being committed, clients get the second notice, so that their next
+        requests are at the successor when it leads.
         """
         replica = self._node.replica
         end_offset = replica.log_end_offset
@@ -262,7 +263,7 @@ class LeadershipTransfer:
             self._refuse_waiting()
 
     def lost(self) -> None:
-        """End the transfer: this node has lost the leadership, by the transfer or otherwise."""
+        """End the transfer, as this node has lost the leadership, by the transfer or otherwise."""
         if self.resigning:
             self._end(None)
         elif self.is_busy:
@@ -273,13 +274,13 @@ class LeadershipTransfer:
             )
 
     def successor_known(self) -> None:
-        """Redirect the held requests to the new leader, another node."""
+        """Redirect the held requests to the new leader, which is another node."""
         self._has_held = False
         if self._held_until >= 0:
             self._give_up_holding()
 
     def leads(self) -> None:
-        """Stop holding requests: this node leads, and decides them."""
+        """Stop holding requests, as this node now leads and decides them."""
         self._has_held = False
         self.stop_holding()
 

@@ -130,16 +130,16 @@ If more wait, the next chunk is decided while this one is written and replicated
 READS_TURN_MAX_S = 0.002
 """Time in seconds after which a turn begins no further read-only request.
 
-Reads are decided once the written chunk is on its way. After a turn that has used all of this time,
-there is a pause READS_PAUSES times as long. So reads use a fifth of the event loop at most, and a
-write waits for one such turn at most.
+Reads are decided once the written chunk is on its way. A turn that uses all of this time is
+followed by a pause READS_PAUSES times as long, so reads use at most a fifth of the event loop, and
+a write waits for at most one such turn.
 """
 READS_PAUSES = 4
 MAX_UNCOMMITTED_CHUNKS = 3
 EARLY = frozenset(body for body, kind in REQUESTS.items() if kind.early)
 IDLE_S = 0.0004
-"""Minimum interval in seconds between requests that arrive one at a time at which they are synced
-inline: nothing else waits for the event loop.
+"""Minimum interval in seconds between lone requests at which their records are synced inline, as
+nothing else then waits for the event loop.
 """
 
 _SHARE_USED_UP = ApiError(
@@ -162,7 +162,7 @@ class _Turn(msgspec.Struct, eq=False):
     reads: list[Parked] = []
     """Replies without records."""
     appended: list[Parked] = []
-    """Replies that wait for no commit."""
+    """Replies that need not wait for a commit."""
 
 
 class Turns:
@@ -244,8 +244,8 @@ class Turns:
     ) -> None:
         """Decide read-only requests for a bounded time.
 
-        Only once the followers have fetched since the last long turn of reads, and the pause after
-        it is over.
+        Does nothing until the followers have fetched since the last long turn of reads, and the
+        pause after it is over.
         """
         parking = leadership.parking
         if not parking.is_confirmed(leadership.reads_round):
@@ -332,7 +332,7 @@ class Turns:
         return written
 
     def _settle(self, turn: _Turn, decision: Answerable, pending: PendingRequest) -> None:
-        """Park the reply, whose place is already taken, until its content is true."""
+        """Park the reply, whose place is already taken, until its content is certain."""
         parking, epoch_log = turn.leadership.parking, turn.leadership.log
         parked = self._answers.parked(
             decision, pending, epoch_log.epoch, self._node.generation, epoch_log.end_offset - 1
@@ -375,8 +375,8 @@ class Turns:
         return number
 
     def _decide_due(self, turn: _Turn) -> None:
-        """Decide the due work, up to its own bound: requests never keep brokers from being
-        fenced.
+        """Decide the due work, up to a bound of its own, so that requests never prevent brokers
+        from being fenced.
         """
         written, decider = 0, turn.decider
         without_space = bool(self._node.space.verdict.refusal)
@@ -432,7 +432,7 @@ class Turns:
         self._transfer.begin(decision.target_id, "requested by an operator", answer)
 
     def _is_idle(self, turn: _Turn) -> bool:
-        """Return whether requests arrive one at a time and far apart: then nothing waits for the
+        """Return whether requests arrive one at a time and far apart, so that nothing waits for the
         event loop while the disk syncs.
         """
         last_at, last_count = self._last
@@ -441,7 +441,7 @@ class Turns:
 
 
 def _author(pending: PendingRequest) -> common_pb2.ClientIdentity | None:
-    """Return the client that is the author of the write, or None if a broker or controller writes
+    """Return the client that is the author of the write, or None if a broker or controller wrote
     about itself.
     """
     request: Any = pending.message

@@ -1,5 +1,5 @@
-"""Work of a node that no request asks for: the tick, ten times a second, with its chores (free
-space, the voter set, the preferred leader, …), and probes of brokers whose connection broke.
+"""Work of a node without a request: the tick, ten times a second, with its chores (free space, the
+voter set, the preferred leader, …), and probes of brokers whose connection broke.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PROBE_AGAIN_S = 0.1
 REFUSALS = 2
 """Number of consecutive refused connects, PROBE_AGAIN_S apart, that count as evidence."""
 MAX_PROBES = 32
-"""Maximum number of probes at a time; further brokers are left to their session."""
+"""Maximum number of probes at a time; other brokers are fenced only when their session expires."""
 
 
 class BrokerProbes:
@@ -75,8 +75,8 @@ class BrokerProbes:
         self._newest: dict[int, int] = {}
         """Broker id -> id(link)."""
         self._accepted: dict[int, int] = {}
-        """Broker id -> the epoch of the registration whose listener has accepted a connect, or -1 -
-        epoch if a connect was tried and not accepted yet.
+        """Broker id -> the registration's epoch if its listener has accepted a connect, or -1 -
+        epoch if a connect was tried and not yet accepted.
         """
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -107,9 +107,9 @@ class BrokerProbes:
             self._begin(broker_id, self._probe_until_refused(broker_id, broker.epoch))
 
     def reset(self) -> None:
-        """Cancel all probes: the leadership is lost, or the node stops.
+        """Cancel all probes, as the leadership is lost or the node stops.
 
-        Links stay known: their brokers may send heartbeats under the next leadership.
+        Links are remembered: their brokers may send heartbeats under the next leadership.
         """
         tasks, self._tasks = self._tasks, {}
         for task in tasks.values():
@@ -243,8 +243,8 @@ SPARES_TRIED_EVERY_S = 2.0
 
 
 class SpareProbes:
-    """Probes of spares while this node leads: a voter that no other node reaches could not be asked
-    for its vote.
+    """Probes of spares while this node leads: a voter that no other node can reach could not be
+    asked for its vote.
     """
 
     def __init__(self, node: ControllerNode, transport: Transport) -> None:
@@ -289,11 +289,11 @@ VoterChange = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateR
 def requested_change(
     seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool
 ) -> VoterChange | None:
-    """Return the change to the voter set that this node requests now, judging by its own log, or
-    None.
+    """Return the change to the voter set that this node should request now according to its own
+    log, or None.
 
-    A replaced disk is another replica: the voter that it replaces is removed first. Only a node
-    that has caught up asks to vote.
+    A node with a replaced disk is a new replica; the voter that it replaces is removed first. Only
+    a node that has caught up asks to vote.
     """
     if seen.voters_offset < 0 or not quorum.endpoint:
         return None
@@ -329,7 +329,7 @@ async def ask_leader(
     cluster_id: str,
     node_id: int,
 ) -> None:
-    """Request a change to the voter set from the active controller among ``addresses``.
+    """Request a change to the voter set from the active controller, which is one of ``addresses``.
 
     Raises ApiError.
     """
@@ -433,7 +433,7 @@ class Joining:
 TICK_S = 0.1
 GAP_S = 0.1
 """Pause of the event loop, in seconds, above which all sessions are extended: during the pause (a
-stopped process, garbage collection, swapping) heartbeats are missed.
+stopped process, garbage collection, swapping) no heartbeat is received.
 """
 
 

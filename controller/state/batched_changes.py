@@ -1,22 +1,22 @@
 """Partition changes that are too many for one batch.
 
-A batch of 100,000 changes would block the controller for longer than its followers' fetch timeout:
-they would elect another leader, which would do the same.
+A batch of 100,000 changes would block the controller for longer than its followers' fetch timeout;
+they would elect another leader, and that would do the same.
 
 * Removals from ISRs: the first batch fences the broker and has some of the removals; further
-  batches have the others. The broker stays fenced until the last one. After a failover the next
+  batches have the rest. The broker stays fenced until the last one. After a failover the next
   controller completes them. A broker that has shut down uncleanly leaves the ELRs in the same way
   before it registers.
-* Elections of a broker that returns.
+* Elections of a returning broker.
 * Leader epochs after a restore or an unsafe recovery: see below.
 
-After a restore or an unsafe recovery the state is old, and brokers have changed since. Before any
-broker takes a role from this state,
+After a restore or an unsafe recovery the state is out of date. Before any broker takes a role from
+it,
 
-* all brokers are fenced: a live one reports and is unfenced as after a restart. ISRs stay as they
+* all brokers are fenced: a live one reports and is unfenced, as after a restart. ISRs stay as they
   are, and no partition has a leader: the ISR names the brokers whose disks are believed to be in
-  sync; which of them still exist is unknown (if registrations removed brokers from the ISRs as
-  usual, the last member might be one that never returns);
+  sync, but which of them still exist is unknown. (If registrations removed brokers from the ISRs as
+  usual, the last member might be one that never returns.)
 * leader epochs are raised into this generation's range, so that no record of an earlier generation
   can have the same (offset, leader epoch).
 
@@ -96,7 +96,7 @@ class IsrRemovals:
                 self._left[broker_id] = _Left()
 
     def fenced(self, broker_id: int, written: int) -> None:
-        """Record that a batch of ``written`` records fenced a broker."""
+        """Record that a batch of ``written`` records has fenced a broker."""
         begun = self._left.get(broker_id)
         if written > MAX_REMOVALS or begun is not None:
             self._left[broker_id] = (begun or _Left())._replace(begin=FIRST)
@@ -110,7 +110,7 @@ class IsrRemovals:
         self._left.setdefault(broker_id, _Left(loss=Loss(loss), same_disk=same_disk))
 
     def forget(self, broker_id: int) -> None:
-        """Drop a broker that is out of all ISRs, or whose id belongs to another process now."""
+        """Drop a broker that has left all ISRs, or whose id now belongs to another process."""
         self._left.pop(broker_id, None)
 
     def advance(self, broker_id: int, begin: PartitionKey) -> None:
@@ -121,7 +121,7 @@ class IsrRemovals:
     def due(self, view: ImageView) -> Write | None:
         """Return the next changes to one broker, or None if the examined partitions need none.
 
-        Elects no unclean leaders: ``balance`` does.
+        Elects no unclean leaders; ``balance`` does that.
         """
         for _ in range(BATCHES_A_STEP):
             if not self._left:
@@ -153,9 +153,9 @@ class IsrRemovals:
 
 class JoinElections:
     """The pending elections for leaderless partitions of unfenced brokers, beyond those in the
-    batch that unfenced each: soft state of one controller epoch.
+    batch that unfenced each broker: soft state of one controller epoch.
 
-    [All brokers were off. The first to return is eligible to lead 100,000 partitions.]
+    Example: all brokers were off, and the first to return is eligible to lead 100,000 partitions.
     """
 
     def __init__(self) -> None:
@@ -253,8 +253,8 @@ class EpochFloor:
 
     def must_delay(self, records: Sequence[Record], view: ImageView) -> bool:
         """Return whether a request's records must wait until all epochs are raised (a reassignment
-        that is cancelled before would give its partition the next epoch of the earlier history,
-        which may have had another leader in that epoch).
+        cancelled earlier would give its partition the next epoch of the old history, in which that
+        epoch may have had another leader).
         """
         return self.is_due(view) and any(one.type == RecordType.PARTITION_CHANGE for one in records)
 
@@ -319,8 +319,8 @@ class EpochFloor:
 def _raised(partition: Partition, leader_epoch: int) -> pb.PartitionChangeRecord:
     """Return the record that raises a partition's leader epoch.
 
-    It leaves the partition without a leader, and with no eligible replica outside the ISR (the lost
-    part of the history may have continued without them).
+    It leaves the partition without a leader, and with no eligible replica outside the ISR (in the
+    lost part of the history the partition may have continued without them).
     """
     change = pb.PartitionChangeRecord(
         partition_id=partition.index,

@@ -47,9 +47,9 @@ class ChunkBuilder:
     """Collects decisions into a chunk until ``end``.
 
     Each decision becomes a batch of its own, and is therefore atomic. One exception: adjacent
-    config writes with one record each, by the same principal, share a batch, since a header costs
-    more than such a write. A write with a sequence number has its own batch, by which its result is
-    looked up. A VotersRecord has its own control batch.
+    config writes of one record each by the same principal share a batch, as a batch header is
+    larger than such a write. A write with a sequence number has its own batch, which identifies its
+    result. A VotersRecord has its own control batch.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -243,9 +243,9 @@ class EpochLog:
         """Processes a broker's report."""
         self._chunk = ChunkBuilder(epoch)
         self._proposed: deque[tuple[int, Image, bytes]] = deque()
-        """End offset, image and bytes of each proposed chunk; at commit the image is reused instead
-        of folding the chunk again. The first may be the inherited tail, whose bytes are not kept
-        (empty).
+        """End offset, image and bytes of each proposed chunk; at commit the image is reused, so the
+        chunk need not be folded again. The first may be the inherited tail, whose bytes are not
+        kept (empty).
         """
         self._unfolded_chunk: Chunk | None = None
         """The last chunk that was ended, while its groups are not folded."""
@@ -309,7 +309,7 @@ class EpochLog:
 
         Raises FoldError. ``client``: the author; None for the controller itself, for another node,
         and for a group, which names its author. A group is folded only when its configs are read,
-        or by ``fold``: its bytes can be sent before.
+        or by ``fold``: its bytes can be sent before that.
         """
         base_offset = self.end_offset
         if isinstance(records, ConfigWrites):

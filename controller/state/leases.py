@@ -5,20 +5,20 @@ Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
 Key-value leases: the remaining time of each lease unless it is kept alive.
 
 Read leases: the time until which a broker may answer strict reads, and so must not be fenced. A
-broker counts its lease from when it *sent* the heartbeat that requested it. The reply was sent only
-after a confirmed read-index round that began after the heartbeat arrived. So no other controller
-was elected before the heartbeat was sent, and one elected later waits a whole session timeout
-before it fences any broker [a deposed controller that answers heartbeats extends leases that are
-unknown to the new one]. A lease is shorter than the session timeout by a margin for clocks that run
-at different speeds: it has ended everywhere once a session timeout has passed here since the
+broker counts its lease from the moment it *sent* the heartbeat that requested it. The reply was
+sent only after a confirmed read-index round that began after the heartbeat arrived. So no other
+controller was elected before the heartbeat was sent, and one elected later waits a whole session
+timeout before it fences any broker. (Otherwise a deposed controller could extend leases that the
+new one does not know of.) A lease is shorter than the session timeout by a margin for clocks that
+run at different speeds, so it has ended everywhere once a session timeout has passed here since the
 decision.
 
-No broker is fenced, replaced or unregistered while it may hold a lease. A lost session implies that
-it holds none, as every lease begins with a contact; a process that is proven gone, or reports that
-it is stopping, reads no more. For all other causes the caller asks :meth:`ReadLeases.ends_at` and
-stops renewals until then. So does a downgrade of ``metadata.version``, after which builds without
-leases may take over. A broker that is fenced in the log therefore holds no lease, and leases never
-hold LAO back.
+No broker is fenced, replaced or unregistered while it may hold a lease. If its session is lost it
+holds none, as every lease begins with a contact; a process that is proven gone, or reports that it
+is stopping, serves no more reads. For all other causes the caller asks :meth:`ReadLeases.ends_at`
+and stops renewals until then, as it does for a downgrade of ``metadata.version``, after which
+builds without leases may take over. So a broker that is fenced in the log holds no lease, and
+leases never hold LAO back.
 
 Why: docs/decisions/027-key-values-and-leases.md, docs/decisions/011-read-leases.md
 """
@@ -44,8 +44,8 @@ class LeaseTracker:
         self._by_due: SortedList[tuple[float, int]] = SortedList()
 
     def start(self, entries: Iterable[tuple[int, int]], now: float) -> None:
-        """Start over with the given (lease id, TTL in ms), each lease with its whole TTL from now
-        on.
+        """Start over with the given (lease id, TTL in ms) pairs; each lease gets its whole TTL from
+        now on.
         """
         self._due.clear()
         self._by_due.clear()
@@ -88,15 +88,15 @@ class LeaseTracker:
         return None
 
     def extend_all(self, gap_s: float) -> None:
-        """Extend all leases by the time for which the event loop stood still: keep-alives may wait
+        """Extend all leases by the time for which the event loop was blocked: keep-alives may wait
         in its queue.
         """
         self._extended_s += gap_s
 
 
 TIME_TO_FENCE_S = 1.0
-"""Time in seconds after a broker's last lease during which it gets no other, so that a pending
-fencing can take place.
+"""Time in seconds after the end of a broker's lease during which it gets no new one, so that a
+pending fencing can take place.
 """
 LEASE_SHARE = 0.75
 """Length of a read lease as a share of the session timeout. Safe as long as no clock runs more than
@@ -110,7 +110,9 @@ class ReadLeases:
     """
 
     def __init__(self, session_timeout_s: float, now: float) -> None:
-        """``now``: time of the claim. Leases of earlier epochs, unknown here, began before it."""
+        """``now``: time of the claim. Leases of earlier epochs, which are unknown here, began
+        before it.
+        """
         self._registered: set[int] = set()
         self._session_s = session_timeout_s
         self._claimed_at = now
@@ -126,8 +128,8 @@ class ReadLeases:
         """Record that a process has registered with this controller, so it holds no lease from an
         earlier one.
 
-        A lease belongs to one registration, so fencing a killed broker of a new cluster need not
-        wait, unlike one whose registration this controller has found in the log.
+        A lease belongs to one registration. So this broker can be fenced without waiting, unlike
+        one whose registration this controller has found in the log.
         """
         self._registered.add(broker_id)
 

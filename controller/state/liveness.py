@@ -4,18 +4,18 @@ Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
 
 Sessions: the brokers that have been in contact recently.
 
-Gone processes: a broker whose process seems to have ended is fenced before its session ends. The
-evidence (``BrokerProbes``): the connection that carried its heartbeats broke, and its listener,
-which has accepted a connection from this node before, now refuses them, more than once. The kernel
-answers so when a process has ended. It is no proof: a proxy or a firewall in front of a live broker
-may answer the same. So the effect is no more than that of a session's end: the broker is fenced,
-which is safe at any time except under a read lease, whose end is awaited; its session continues, so
-that no other process gets its id sooner; and a heartbeat reverts it. If more than half of the
-brokers seem gone, the fault may be on this side: then sessions decide.
+Gone processes: a broker whose process seems to have exited is fenced before its session expires.
+The evidence (``BrokerProbes``): the connection that carried its heartbeats broke, and its listener,
+which had accepted a connection from this node before, now refuses connections, more than once. The
+kernel responds like this once a process has exited. That is no proof: a proxy or a firewall in
+front of a live broker may respond in the same way. So the effect is no more than that of an expired
+session: the broker is fenced, which is safe at any time except during a read lease, whose end is
+awaited; its session continues, so that no other process gets its id sooner; and a heartbeat undoes
+it. If more than half of the brokers seem gone, the fault may be on this side, and sessions decide.
 
 Lag: brokers that heartbeat but do not apply the log, or whose disk hangs, are kept fenced for a
 while. A broker is stuck if it has not applied the records committed ``lag_max_s`` ago. Offsets
-alone cannot tell (a thousand records are nothing after a burst and everything on a quiet cluster),
+alone do not show this (a thousand records are nothing after a burst but a lot on a quiet cluster),
 hence a short queue of (time, committed offset) marks.
 
 Absences: a broker id that is absent for long enough is *missing* (KIP-426).
@@ -40,8 +40,8 @@ from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import Image
 
 LOOP_GAP_TOLERATED_S = 0.1
-"""Longest pause of the controller's event loop, in seconds, for which sessions are not
-extended; pauses are due to garbage collection or swapping.
+"""Longest pause of the controller's event loop, in seconds, for which sessions are not extended;
+such pauses come from garbage collection or swapping.
 """
 
 
@@ -49,7 +49,7 @@ class _Session(NamedTuple):
     epoch: int
     last_contact: float
     key: float
-    """Time of the last contact less the extensions granted until then, in seconds. Sessions are
+    """Time of the last contact minus the extensions granted until then, in seconds. Sessions are
     ordered by it and expire by it.
     """
 
@@ -70,7 +70,7 @@ class SessionTracker:
         """Start over with (broker id, broker epoch) of every unfenced broker, as if all were in
         contact now.
 
-        A new controller knows nothing of earlier contacts and leases: a whole session from now on
+        A new controller does not know earlier contacts and leases; a whole session from now on
         covers them.
         """
         self._sessions.clear()
@@ -123,12 +123,12 @@ class SessionTracker:
         return first[1] if first is not None and first[0] <= now else None
 
     def extend_all(self, gap_s: float, now: float) -> None:
-        """Extend all sessions by ``gap_s``, the time for which the event loop stood still until
-        now, if it exceeds LOOP_GAP_TOLERATED_S.
+        """Extend all sessions by ``gap_s``, the time for which the event loop has been blocked
+        until now, if it exceeds LOOP_GAP_TOLERATED_S.
 
-        Otherwise a controller that slept would fence every broker whose heartbeats wait in its own
-        queue. No session then lasts longer than one that begins now: waiting heartbeats may have
-        been processed before this call.
+        Otherwise a controller that was paused would fence every broker whose heartbeats wait in its
+        own queue. No session is extended beyond the end of one that begins now, as waiting
+        heartbeats may have been processed before this call.
         """
         if gap_s <= LOOP_GAP_TOLERATED_S:
             return
@@ -144,7 +144,7 @@ class SessionTracker:
 
 
 class Gone:
-    """The brokers whose process seems to have ended, and that are to be fenced for that reason."""
+    """The brokers to fence because their process seems to have exited."""
 
     def __init__(self, session_timeout_s: float) -> None:
         self._session_s = session_timeout_s
@@ -154,7 +154,7 @@ class Gone:
         self.next_check = math.inf
 
     def found(self, broker_id: int, broker_epoch: int, now: float) -> None:
-        """Record evidence that a broker's process has ended."""
+        """Record evidence that a broker's process has exited."""
         self._gone[broker_id] = broker_epoch
         self.next_check = now
 
@@ -168,7 +168,7 @@ class Gone:
             self._fenced_at.pop(broker_id, None)
 
     def fenced(self, broker_id: int, now: float) -> None:
-        """Record that a broker was fenced because its process seems to have ended."""
+        """Record that a broker was fenced because its process seems to have exited."""
         self._gone.pop(broker_id, None)
         self._fenced_at[broker_id] = now
 
@@ -261,7 +261,7 @@ class LagWatch:
         brokers are stuck.
 
         If most brokers lag, the fault is elsewhere, and fencing them would end the service. Brokers
-        on probation count as lagging, too; otherwise all would be fenced one by one.
+        on probation also count as lagging; otherwise all brokers would be fenced one by one.
         """
         old_enough = [offset for at, offset in self._marks if at <= now - self._lag_max_s]
         if not old_enough:
@@ -287,8 +287,8 @@ class LagWatch:
                 reported.pop(broker_id, None)
 
     def _since(self, reported: dict[int, float], now: float) -> set[int]:
-        """Return the brokers whose last such report is within a session timeout; a dead broker does
-        not report.
+        """Return the brokers whose last such report is not older than a session timeout, as a dead
+        broker does not report.
         """
         since = now - self._session_timeout_s
         return {broker_id for broker_id, at in reported.items() if at >= since}
@@ -332,7 +332,7 @@ class LagWatch:
         self._probations[broker_id] = _Probation(now + length_s, length_s)
 
     def unfenced(self, broker_id: int, now: float) -> None:
-        """Record that a broker was unfenced: it is not stuck before ``lag_max_s`` have passed."""
+        """Record that a broker was unfenced: it cannot be stuck before ``lag_max_s`` has passed."""
         self._joined_at[broker_id] = now
 
     def forget(self, broker_id: int) -> None:
@@ -351,7 +351,7 @@ class LagWatch:
 CHECKS_PER_PERIOD = 20
 """Number of checks within the time after which an id is missing.
 
-An absence is underestimated by at most one interval, which is the safe side.
+An absence is underestimated, which is safe, by at most one interval between checks.
 """
 CHECK_MAX_S = 10.0
 

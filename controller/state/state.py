@@ -3,13 +3,13 @@
 ``apply`` is the only place where a decision changes soft state.
 
 The feature level ``broker.heartbeat.version`` implements the double roll of KIP-343. Level 0: every
-registered broker counts as active from its registration onwards, legacy ones (registration version
-0) too. No broker is fenced for silence, and brokers that support heartbeats neither send them nor
-fence themselves: all builds behave alike, so that brokers can be replaced, and rolled back, one by
-one. A broker that fetches the log or registers counts as heard from, so that a second process under
-the id of a live broker is still refused. Level 1: heartbeats are enabled. It can be set once every
-registered broker supports them, and lowered again. As LAO is computed from brokers' reports,
-``lao.version`` 1 needs level 1; at level 0 LAO is unknown.
+registered broker, including legacy ones (registration version 0), counts as active from its
+registration onwards. No broker is fenced for silence, and brokers that support heartbeats neither
+send them nor fence themselves: all builds behave alike, so brokers can be upgraded and rolled back
+one by one. A broker that fetches the log or registers counts as heard from, so that a second
+process under the id of a live broker is still refused. Level 1: heartbeats are enabled. It can be
+set once every registered broker supports them, and can be lowered again. As LAO is computed from
+brokers' reports, ``lao.version`` 1 needs level 1; at level 0 LAO is unknown.
 
 Why: docs/decisions/018-feature-levels.md
 """
@@ -110,8 +110,8 @@ class ControllerState:
     wants_unfence: set[int] = field(init=False, default_factory=set)
     """Fenced brokers that asked to be unfenced as soon as they are ready."""
     to_examine: dict[int, None] = field(init=False, default_factory=dict)
-    """Fenced brokers of ``wants_unfence`` that have reported since they were last examined: a
-    broker can become ready only by its own report.
+    """Brokers of ``wants_unfence`` that have reported since they were last examined; only its own
+    report can make a broker ready.
     """
     changed_at: dict[int, float] = field(init=False, default_factory=dict)
     """Broker id -> time of its last state change in this epoch."""
@@ -252,8 +252,8 @@ def why_without_heartbeats(
 
 
 def obstacles(image: Image, updates: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield (feature named in the request, obstacle) for each level that another level or a
-    registered broker rules out.
+    """Yield (feature, obstacle) for each requested level that another level or a registered broker
+    rules out.
     """
     after = {**{name: image.features[name] for name in image.features}, **updates}
     yield from _dependencies(after, updates)

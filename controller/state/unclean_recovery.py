@@ -1,10 +1,10 @@
 """Unclean recovery (KIP-966) of partitions without an ISR and without eligible leader replicas: the
 replica that has lost least is elected.
 
-In their heartbeats, brokers report where their replicas of leaderless partitions end. The reports
-are soft state of one controller epoch. The replica with the longest log of the newest leader epoch
-is elected. The topic's ``unclean.recovery.strategy`` determines how long the controller waits for
-other reports:
+In their heartbeats, brokers report the log ends of their replicas of leaderless partitions. The
+reports are soft state of one controller epoch. The replica with the longest log of the newest
+leader epoch is elected. The topic's ``unclean.recovery.strategy`` determines how long the
+controller waits for other reports:
 
 * *balanced*: until every registered replica has reported, or the last known leader has reported a
   nonempty log, which then contains every committed record. No election while a replica is eligible,
@@ -13,9 +13,9 @@ other reports:
   replica is offline.
 * *none*: an administrator elects (``raftlog partitions elect --unclean``).
 
-An empty log proves nothing [the last member of the ISR crashes, returns with an empty disk and is
-elected: the other replicas truncate every acknowledged record]. A report counts only in the broker
-epoch and leader epoch in which it was made: a broker that restarts reports again.
+An empty log proves nothing. (If the last member of the ISR returned from a crash with an empty disk
+and were elected, the other replicas would truncate every acknowledged record.) A report counts only
+in the broker epoch and leader epoch in which it was made: a broker that restarts reports again.
 
 Why: docs/decisions/037-the-replica-that-has-lost-least.md
 """
@@ -41,8 +41,8 @@ AGGRESSIVE, BALANCED, REQUESTED = "aggressive", "balanced", "requested"
 CHECK_EVERY_S = 0.5
 """Interval in seconds at which waiting partitions are examined without a new report."""
 MAX_LOOKS = 1_000
-"""Maximum number of partitions examined in one step, and per interval without a new report; takes
-20 ms.
+"""Maximum number of partitions examined in one step, and per interval without a new report; this
+takes 20 ms.
 """
 
 
@@ -75,7 +75,7 @@ def judge(
     strategy: str,
     in_time: bool,
 ) -> Verdict:
-    """Return the verdict on a leaderless partition by what its replicas have reported.
+    """Return the verdict on a leaderless partition according to its replicas' reports.
 
     ``in_time``: ``unclean.recovery.timeout.ms`` has not passed since the first report.
     """
@@ -132,7 +132,7 @@ class _Survey:
 
 
 class UncleanRecovery:
-    """The reports of one controller epoch, and the elections that they permit."""
+    """The reports received in one controller epoch, and the elections that they allow."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._timeout_s = settings.unclean_recovery_timeout_ms / 1000

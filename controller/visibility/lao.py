@@ -5,18 +5,18 @@ Theory of operation. LAO is the lowest offset applied by a *member*. A member is
 (broker id, broker epoch) that is unfenced in **any** image from the high watermark to the log end:
 it counts from the moment its unfencing is proposed and stops counting when its fencing is
 committed. Each of those images may be the one that a broker, or the next controller, acts on. The
-images between the batches of an inherited tail count too: [tail: unfence B, fence B. Neither the
-committed nor the pending image shows B; a failover truncates the tail between the two, and LAO was
-too high].
+images between the batches of an inherited tail count, too. (Suppose the tail unfences B and then
+fences it. Neither the committed nor the pending image shows B unfenced; if a failover truncates the
+tail between the two, LAO was too high.)
 
 Three rules keep LAO from ever decreasing, even through failover:
 
 * LAO is unknown until every member has reported in *this* controller epoch. Then the minimum cannot
-  be below any LAO announced before, because each member had applied that offset before it was
+  be below any LAO announced earlier, because each member had applied that offset before it was
   announced.
 * A broker reports only under the highest controller epoch it has seen, and only reports under this
   controller's epoch count. Once a broker has accepted a controller, nothing that it applies later
-  can move LAO at a deposed one.
+  can move a deposed controller's LAO.
 * A broker joins only when it has applied LAO and the first record of this epoch. That record lies
   above every LAO that an earlier controller announced.
 
@@ -24,9 +24,9 @@ Offsets are inclusive, except the high watermark, the log end and the ends of ba
 unknown. Everything here is soft state of one controller epoch.
 
 :class:`Registrations` keeps the members and their offsets. :class:`LaoView` is for readers;
-:class:`LaoTracker` updates LAO by the log of the epoch and the reports of brokers.
-:class:`Positions` keeps brokers by offset, since they move together from one offset to the next:
-most moves are a few steps in two sets, whatever the number of brokers.
+:class:`LaoTracker` updates LAO from the log of the epoch and the brokers' reports.
+:class:`Positions` groups brokers by offset, as they move together from one offset to the next: most
+moves take a few steps in two sets, however many brokers there are.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NOWHERE = 1 << 63
 class Positions:
     """A sorted set of positions. Pure.
 
-    A change takes O(log distinct offsets), and a step for each offset in between.
+    A change takes O(log distinct offsets), plus a step for each offset in between.
     """
 
     __slots__ = ("_at", "_offsets", "count", "lowest")
@@ -120,7 +120,8 @@ class Positions:
             self.lowest = offsets[0] if offsets else NOWHERE
 
     def move(self, position: Position, offset: int) -> None:
-        """Move a broker to another offset, usually one with other brokers, or above all.
+        """Move a broker to another offset, usually one where other brokers are, or above all of
+        them.
 
         Raises KeyError if the position does not exist.
         """
@@ -144,7 +145,9 @@ class Registration:
     legacy: bool
     """True if the broker reports no applied offset."""
     unvouched: bool = False
-    """True if the broker was unfenced while heartbeats were disabled, whatever it had applied."""
+    """True if the broker was unfenced while heartbeats were disabled, and so without a check of
+    what it had applied.
+    """
     member: bool = False
     leaves_at: int = -1
     """End (exclusive) of the batch whose commit ends the membership; -1 if unfenced at the log
@@ -187,8 +190,8 @@ class Registrations:
         (inclusive) is committed.
         """
         self._leaving: deque[tuple[int, Registration]] = deque()
-        """(leaves_at, registration), in log order; obsolete if the registration's leaves_at has
-        changed since.
+        """(leaves_at, registration), in log order; an entry is obsolete if the registration's
+        leaves_at has changed since.
         """
 
     # --- the log ---------------------------------------------------------------------------------
@@ -261,7 +264,7 @@ class Registrations:
     # --- reports ---------------------------------------------------------------------------------
 
     def set_applied(self, broker: Registration, applied: int) -> None:
-        """Set the applied offset that counts: higher than before, or -1."""
+        """Set the applied offset that counts, which must be higher than before, or -1."""
         if broker.member:
             self.by_applied.move((broker.applied, broker.broker_id, broker.epoch), applied)
         broker.applied = applied
@@ -382,12 +385,13 @@ class LaoView:
     def may_join(self, broker_id: int) -> bool:
         """Return whether unfencing this broker now keeps every promise made so far.
 
-        Ask at every report, and propose the unfencing at once if so. The broker must have applied
-        LAO and, because LAO may not be known yet, the first record of this epoch. It must know an
-        LAO that covers every write that may have been answered ``visible`` [members know 5; B knew
-        3 while it was fenced, joins, and reads from 3]. Without members it must know LAO itself. A
-        broker with a legacy registration may always join: it does not report what it has applied,
-        and while it is a member LAO is unknown.
+        Call this at every report, and if it returns True propose the unfencing at once. The broker
+        must have applied LAO and, because LAO may not be known yet, the first record of this epoch.
+        It must know an LAO that covers every write that may have been answered ``visible``
+        (otherwise, if members know 5 and B knew 3 when it was fenced, B would join and read at 3).
+        If there are no members it must know LAO itself. A broker with a legacy registration may
+        always join: it does not report what it has applied, and while it is a member LAO is
+        unknown.
         """
         broker = self._registrations.current.get(broker_id)
         if broker is None:
@@ -568,9 +572,9 @@ class LaoTracker(LaoView):
             self._advance()
 
     def inherited(self, bodies: Sequence[Body], base_offset: int) -> None:
-        """Process one batch of the inherited tail, which precedes all other batches.
+        """Process one batch of the inherited tail; call this before ``proposed``.
 
-        Most of its records affect no membership, and need not be parsed. Raises ValueError as
+        Most records in the tail affect no membership, and need not be parsed. Raises ValueError as
         ``proposed`` does.
         """
         self.passed(len(bodies), base_offset)
@@ -592,13 +596,13 @@ class LaoTracker(LaoView):
         self._log_end = base_offset + count
 
     def committed(self, high_watermark: int) -> None:
-        """Record that everything below ``high_watermark`` is committed: memberships end, and parked
-        reports count.
+        """Record that everything below ``high_watermark`` is committed, so that memberships end and
+        parked reports count.
 
-        Ignored until it covers the first record of this epoch. A new leader may know a lower high
-        watermark than the one from which its predecessor announced LAO: [B's fencing was committed
-        and LAO advanced without B. The new controller does not know of the commit: LAO goes back to
-        B's offset].
+        Ignored until it covers the first record of this epoch, as a new leader may know a lower
+        high watermark than its predecessor did. (If B's fencing was committed and LAO advanced
+        without B, a new controller that did not know of the commit would move LAO back to B's
+        offset.)
         """
         if high_watermark <= max(self._epoch_start_offset, self._high_watermark):
             return
@@ -640,8 +644,8 @@ class LaoTracker(LaoView):
     def _heartbeats_changed(self, batch_end: int) -> None:
         """Process a written feature level, which may have enabled or disabled heartbeats.
 
-        [LAO was 5; B joined with 3 applied while heartbeats were off: 5 must not be announced again
-        before B has applied it.]
+        If LAO was 5 and B joined with 3 applied while heartbeats were disabled, 5 must not be
+        announced again before B has applied it.
         """
         was_off = self._heartbeats_off
         self._heartbeats_off = not heartbeats_enabled(self._features)
@@ -664,8 +668,8 @@ class LaoTracker(LaoView):
         A report under another controller epoch is ignored: a lower one means that the broker has
         not accepted this controller yet, a higher one that this controller is deposed. A report
         under another broker epoch is ignored, and so is one beyond the log end: no broker can have
-        applied that, and if it were parked it would keep true reports from counting. Late and
-        repeated reports change nothing.
+        applied that, and parking it would keep true reports from counting. Late and repeated
+        reports change nothing.
         """
         broker = self._registrations.by_id_and_epoch.get((broker_id, broker_epoch))
         if controller_epoch != self.epoch or broker is None or broker.legacy:

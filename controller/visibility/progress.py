@@ -1,17 +1,17 @@
 """Progress records: LAO, high watermark and applied offsets in the log itself, so that history
 includes them.
 
-The recorded values were known when they were proposed, and LAO never decreases: so each is, from
-the committed log alone, a true lower bound at the record's offset and ever after, on any node and
-offline.
+The recorded values were known when they were proposed, and LAO never decreases. So each value is a
+true lower bound at the record's offset and ever after, and any node, or a job offline, can read it
+from the committed log alone.
 
-Each progress record also has a small sketch of the times that records take from their commit until
-all brokers have them. Progress records come once a second, so times derived from the records alone
-would vary by up to a second. A sketch has exact count, sum and maximum, and buckets that are each
-19 % wider than the one below.
+Each progress record also has a small sketch of the times from a record's commit until all brokers
+have it. Progress records are written once a second, so times derived from them alone would be off
+by up to a second. A sketch has the exact count, sum and maximum, and buckets that are each 19 %
+wider than the one below.
 
-A stall of LAO is logged: how long it has been stuck below the high watermark, and the brokers that
-hold it back. Pure.
+A stall of LAO is logged: for how long it has been stuck below the high watermark, and the brokers
+that hold it back. Pure.
 
 Why: docs/decisions/009-lao-membership.md
 """
@@ -29,7 +29,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 COMMITS_MAX = 4096
 """Maximum number of commits tracked with a time of their own. Beyond that, a new commit gets the
-time of the previous one: when that many wait, all have waited long.
+time of the previous one.
 """
 
 
@@ -88,9 +88,7 @@ class _Wait:
 
 class VisibilitySketches:
     """Times from a record's commit until every member has applied it (LAO), and until every member
-    knows so.
-
-    For records committed in one controller epoch.
+    knows that, for records committed in one controller epoch.
     """
 
     def __init__(self) -> None:
@@ -135,8 +133,8 @@ class ProgressPolicy:
         self._due = 0.0
         self._recorded_applied: dict[int, tuple[int, int]] = {}
         self._news: deque[tuple[int, int]] = deque()
-        """[first, end) of the runs of batches above the recorded LAO that have records other than
-        progress and no-ops.
+        """Ranges [first, end) of adjacent batches above the recorded LAO that have records other
+        than progress and no-ops.
         """
 
     def observe_proposed(self, records: Sequence[Record], base_offset: int) -> None:
@@ -153,8 +151,8 @@ class ProgressPolicy:
             self._news.append((base_offset, end))
 
     def next_due(self, lao: int) -> float:
-        """Return when ``decide`` has a record to write at the given LAO (now, if in the past), or
-        infinity if not before LAO moves.
+        """Return when ``decide`` has a record to write at the given LAO (now, if that time is
+        past), or infinity if it has none before LAO moves.
         """
         return self._due if self._passed_news(lao) else math.inf
 
@@ -165,8 +163,8 @@ class ProgressPolicy:
 
         ``applied``: (broker id, broker epoch, applied offset) of all brokers that have reported. A
         record is due only when LAO has passed a record that is neither progress nor no-op;
-        otherwise each progress record would cause the acknowledgement that causes the next one, for
-        ever. It names only the brokers that changed since the last record of this epoch.
+        otherwise each progress record would move LAO and so cause the next one, for ever. It names
+        only the brokers that changed since the last record of this epoch.
         """
         if now < self._due or not self._passed_news(lao):
             return None
@@ -202,7 +200,8 @@ SAY_EVERY_S = 30.0
 class HeldBack:
     """An entry for the program's log.
 
-    ``by`` is empty when LAO moves again, and when LAO is unknown for a reason other than a broker.
+    ``by``: the brokers that hold LAO back; empty when LAO moves again, and when LAO is unknown for
+    another reason.
     """
 
     by: tuple[int, ...]
@@ -212,8 +211,8 @@ class HeldBack:
 
 
 class LaoStall:
-    """Detects that LAO is stuck: an entry after a second, one every half minute after that, and one
-    when it moves again.
+    """Detects that LAO is stuck: makes an entry after a second, one every half minute after that,
+    and one when it moves again.
     """
 
     def __init__(self) -> None:

@@ -1,17 +1,17 @@
-"""The choice of an id for a broker without one (KIP-426): its own, its host's, the missing one, or
-a new one.
+"""The choice of an id for a broker that has none (KIP-426): the one that it had, the one mapped to
+its host, a missing one, or a new one.
 
-The order is that of the proposal. Additions keep an id from being stolen: host and port together
-distinguish several brokers on one host; a session that has not ended may belong to this broker's
-own past, and its end is awaited; an id is missing only after ``broker.id.adopt.after.ms``. The
-registration that follows in the same decision claims the id: if two brokers race for it, one is
-decided first, and the other continues in the order.
+The order is that of the KIP. Additions keep an id from being stolen: host and port together
+distinguish several brokers on one host; if a session that has not ended may be this broker's own,
+the choice waits for its end; an id counts as missing only after ``broker.id.adopt.after.ms``. The
+registration that follows in the same decision claims the id: if two brokers race for it, the first
+to be decided gets it, and the other continues with the next rule.
 
 No new id is assigned while an id that holds replicas may need a broker: a new id holds none, and
 the partitions would stay one replica short. So a newcomer waits while one broker is absent and not
-yet missing, and until all others were heard from since it asked [the owner of 1002 dies, a newcomer
-arrives within its session and gets 1004]. If several are absent, an operator has to decide, unless
-``broker.id.generation.force`` requests a new id.
+yet missing, and until all others have been heard from since it asked. (Otherwise, if the owner of
+1002 died and a newcomer arrived within its session, the newcomer would get 1004.) If several are
+absent, an operator has to decide, unless ``broker.id.generation.force`` requests a new id.
 
 Why: docs/decisions/019-broker-ids.md
 """
@@ -76,9 +76,9 @@ class _Asking:
     def life(self, broker_id: int) -> _Life:
         """Return whether the process that holds a registration is alive.
 
-        A process last heard from before this broker asked may be this broker's own predecessor. So
-        may one heard from shortly afterwards: its last message may have been in transit for up to a
-        session timeout.
+        A process that was last heard from before this broker asked may be this broker's own
+        predecessor, and so may one that was heard from shortly afterwards: its last message may
+        have been in transit for up to a session timeout.
         """
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)
@@ -95,8 +95,8 @@ class _Asking:
         """Return whether a fenced broker may be alive although this new controller has not heard
         from it.
 
-        [A lagging broker sends heartbeats. The leadership moves, and a moment later a host that an
-        operator has mapped to the broker's id requests it.]
+        Example: a lagging broker sends heartbeats, the leadership moves, and a moment later a host
+        that an operator has mapped to the broker's id requests that id.
         """
         broker = self.image.brokers.get(broker_id)
         fenced = broker is not None and broker.fenced and not broker.has_left
@@ -108,10 +108,10 @@ class _Asking:
 
     def unheard(self, broker_id: int) -> float | None:
         """Return for how many more seconds a broker that counts as present may turn out to be gone,
-        as nothing was heard from it since this broker asked.
+        because nothing was heard from it since this broker asked.
 
-        Returns None if it was heard from, does not count as present, or cannot be judged without
-        heartbeats.
+        Returns None if it was heard from, does not count as present, or cannot be judged because
+        heartbeats are disabled.
         """
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)
@@ -162,7 +162,7 @@ def choose_broker_id(
 def _own(asking: _Asking) -> Choice | None:
     """Return the id under which this process or this directory is registered already, or None.
 
-    The broker does not know it if the answer, or its file with the id, was lost.
+    The broker may have lost it with the answer, or with the file that holds the id.
     """
     own: Broker | None = None
     for broker_id in sorted(asking.image.brokers):
@@ -183,7 +183,7 @@ def _own(asking: _Asking) -> Choice | None:
 
 
 def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
-    """Return the id that this host is mapped to, or None if another broker has it by now."""
+    """Return the id that this host is mapped to, or None if another broker uses that id now."""
     mapping = asking.image.hostnames.get(asking.host)
     neighbours = asking.on_this_host()
     chosen: Choice | None = None
@@ -317,8 +317,8 @@ def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
 
 
 def _check_all_heard(asking: _Asking, reserved: dict[int, str]) -> None:
-    """Raise AwaitedIdError unless every broker that counts as present was heard from: one may have
-    died within its session.
+    """Raise AwaitedIdError unless every broker that counts as present was heard from: any other may
+    have died within its session.
 
     O(brokers).
     """

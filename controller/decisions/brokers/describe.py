@@ -23,7 +23,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def describe_brokers(state: ControllerState, now: float) -> Reply:
-    """Return all registered brokers, sorted by id, LAO, and the brokers that hold it back.
+    """Return all registered brokers, sorted by id; LAO; and the brokers that hold it back.
 
     O(brokers + topics with replicas out of sync + configs).
     """

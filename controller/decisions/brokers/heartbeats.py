@@ -2,10 +2,10 @@
 table, KIP-343's names).
 
 A heartbeat that changes nothing writes no record. The broker's report is processed before its
-heartbeat is decided. A broker that reports a hanging disk is fenced; for one that reports a full
-disk, other leaders are elected.
+heartbeat is decided. A broker that reports a hanging disk is fenced; if it reports a full disk,
+other leaders are elected.
 
-Without a request, a broker is fenced if its session or process has ended, or if it lags.
+Without a request, a broker is fenced when its session ends, its process exits, or it lags.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _STATES = frozenset(rpc.BrokerLifecycleState.values())
 
 def check_heartbeat(request: rpc.BrokerHeartbeatRequest, generation: int) -> None:
     """Raise INVALID_REQUEST for an invalid field, and INCONSISTENT_GENERATION for a broker that has
-    applied a log of a generation other than ``generation``.
+    applied a log of another generation.
 
-    [A log is recovered without its last records, but still has the broker's registration. The
-    broker heard the new epoch in the answer to a heartbeat, and reports the offset that it has
-    applied of the old log: LAO covers writes of the new one that it has never seen.]
+    Otherwise: a log is recovered without its last records, but with the broker's registration. The
+    broker learns the new epoch from a heartbeat's answer and reports the offset that it applied of
+    the old log, so LAO covers writes of the new log that the broker has never seen.
     """
     if request.generation not in (NO_GENERATION, generation):
         raise refuse(
@@ -319,8 +319,8 @@ def _shared_fields(
     generation: int,
     session_timeout_ms: int,
 ) -> bytes:
-    """Return the fields that many brokers' answers share, serialized: parsing takes a fraction of
-    the time that setting them takes.
+    """Return the serialized fields that many brokers' answers share: parsing them is much faster
+    than setting them.
     """
     return rpc.BrokerHeartbeatResponse(
         is_caught_up=caught_up,
@@ -335,7 +335,7 @@ def _shared_fields(
 
 
 def fence_silent(state: ControllerState, now: float) -> Write | None:
-    """Fence one broker whose session has ended."""
+    """Fence one broker whose session has expired."""
     while (broker_id := state.sessions.expired(now)) is not None:
         broker = state.log.pending.brokers.get(broker_id)
         if broker is not None and not broker.fenced and not heartbeats_off(state):
@@ -346,7 +346,7 @@ def fence_silent(state: ControllerState, now: float) -> Write | None:
 
 
 def fence_gone(state: ControllerState, now: float) -> Write | None:
-    """Fence one broker whose process has ended (:mod:`controller.state.liveness`)."""
+    """Fence one broker whose process has exited (:mod:`controller.state.liveness`)."""
     if now < state.gone.next_check or heartbeats_off(state):
         return None
     broker = state.gone.due(state.log.pending.snapshot(), state.read_leases, now)

@@ -142,11 +142,11 @@ def alter_hostnames(
 
 
 class HostnameCollector:
-    """Collects stale mappings, of host g to broker N, which has since registered from host h
+    """Deletes stale mappings: those of host g to broker N, when N has since registered from host h
     (KIP-426).
 
-    A mapping younger than the registration was set by hand, for the broker's next start, and is
-    kept.
+    A mapping that is newer than the registration is kept: an operator set it for the broker's next
+    start.
     """
 
     def __init__(self, now: float) -> None:
@@ -174,8 +174,8 @@ def is_stale(image: ImageView, mapping: Hostname) -> bool:
     """Return whether the mapped broker has registered from another host since the mapping was
     written.
 
-    A process that amends its registration keeps its epoch: then the offset of the mapping written
-    with the amendment is compared.
+    If a process has amended its registration, which keeps its epoch, the offset of the mapping
+    written with the amendment is compared instead.
     """
     broker = image.brokers.get(mapping.broker_id)
     if broker is None or host_of(broker) == mapping.name:
@@ -233,7 +233,7 @@ def _name(view: ImageView, one: rpc.HostnameAlteration, field: str) -> str:
     """Return the hostname of an alteration.
 
     Raises INVALID_REQUEST if it is invalid. An existing mapping may be deleted whatever its name:
-    logs from before hosts were checked have names without a letter.
+    logs written before hosts were checked contain names without a letter.
     """
     if not one.HasField("broker_id") and one.hostname in view.hostnames:
         return one.hostname

@@ -1,9 +1,10 @@
 """Registering and unregistering brokers, with the checks in Kafka's order.
 
-A registration's epoch is the offset of its record, which therefore comes first in its batch. The
-same batch removes the previous registration from the ISRs, so that no image shows the new
-registration in an ISR that the old one was in (KIP-903). The broker remains an eligible leader
-replica (KIP-966) only if its shutdown was clean: the request then names the previous broker epoch.
+The broker epoch is the offset of the registration's record, which therefore comes first in its
+batch. The same batch removes the previous registration from the ISRs, so that no image shows the
+new registration in an ISR that the old one was in (KIP-903). The broker remains an eligible leader
+replica (KIP-966) only after a clean shutdown, which the request proves by naming the previous
+broker epoch.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def register_broker(
 ) -> Decision:
     """Register a broker, fenced.
 
-    A retry by the same process (incarnation id) gets the epoch that it already has.
+    A retry by the same process (incarnation id) gets the same epoch.
     """
     if request.cluster_id != state.cluster_id:
         raise refuse(
@@ -109,8 +110,8 @@ def unregister_broker(
     """Remove a registration, and the broker from every ISR and leadership; it stays in the replica
     sets.
 
-    An unfenced broker is removed when its read lease has ended, at most a session timeout later. A
-    broker with too many partitions for one batch is fenced first, and leaves them in batches.
+    An unfenced broker is removed once its read lease has ended, at most one session timeout later.
+    A broker with too many partitions for one batch is fenced first, and leaves them in batches.
     """
     broker = state.log.pending.brokers.get(request.broker_id)
     if broker is None:
@@ -136,8 +137,8 @@ def unregister_broker(
 def _loss_of(state: ControllerState, request: rpc.RegisterBrokerRequest, old: Broker) -> Loss:
     """Return what the broker may have lost since its previous registration.
 
-    Nothing, if the same directory was closed cleanly under that epoch (KIP-966). Without
-    heartbeats no replica can report what it has: the same disk then counts as intact.
+    Nothing, if the same directory was closed cleanly under that epoch (KIP-966). While heartbeats
+    are disabled no replica can report which records it has, so an unchanged disk counts as intact.
     """
     before, after = old.process.directory_id, request.process.directory_id
     if before and before != after:
@@ -147,11 +148,11 @@ def _loss_of(state: ControllerState, request: rpc.RegisterBrokerRequest, old: Br
 
 
 def proves_old_process_gone(process: pb.ProcessProof, registered: Process) -> bool:
-    """Return whether the new process holds the same lock as the registered one.
+    """Return whether the new process holds the same lock that the registered one held.
 
-    A lock is released when its process ends, so the holder of the same lock, (device, inode) on the
-    same boot of the same machine, is the successor of a dead process. A cloned disk has the same
-    directory id, but another lock.
+    A lock is released when its process exits, so whichever process holds the lock now, the same
+    (device, inode) since the same boot of the same machine, succeeds a dead one. A cloned disk has
+    the same directory id, but another lock.
     """
     if not (process.boot_id and process.directory_id and process.lock_inode):
         return False

@@ -2,9 +2,9 @@
 closing idle clients.
 
 A client's id is the offset of its OpenClientRecord. An id that is not open is an error, never a new
-client: an evicted client's retry would be executed again. All look-ups use the pending image, which
-includes the inherited tail: a retry right after a failover finds writes of the previous controller
-that are not committed yet.
+client: otherwise an evicted client's retry would be executed twice. All look-ups use the pending
+image, which includes the inherited tail, so a retry right after a failover finds the previous
+controller's writes that are not committed yet.
 
 Why: docs/decisions/017-exactly-once-writes.md
 """
@@ -135,12 +135,12 @@ def close_client(
 
 
 class ClientExpiry:
-    """Closes clients that have not written for long and, above the maximum number, the longest idle
-    clients of the principal that has most.
+    """Closes clients that have been idle too long and, if there are too many, the longest idle
+    clients of the principal with the most clients.
 
-    Idle time is log time, limited to the time that has passed by the monotonic clock since this
-    controller began (otherwise all clients would become idle at once after a clock jump, or at the
-    first write after a quiet week).
+    Idle time is measured in log time, but never exceeds the time since this controller began by the
+    monotonic clock. (Otherwise all clients would become idle at once after a clock jump, or at the
+    first write after a quiet week.)
     """
 
     def __init__(self, settings: ControllerSettings, now: float) -> None:

@@ -3,7 +3,7 @@ hand.
 
 A node keeps its log from the lowest cursor on (``retention``), so a cursor below the log start
 would promise deleted records, and one beyond the log's end would promise nothing. A cursor names
-its export: if two exports moved the same cursor, each would lose records that the other has passed.
+its export: if two exports shared a cursor, each would lose the records that the other had passed.
 """
 
 from __future__ import annotations

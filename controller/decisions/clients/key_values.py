@@ -6,14 +6,14 @@ the same condition, the second sees the first. One batch, one outcome: if a cond
 has changed.
 
 A request may also grant a lease for its keys, in the same batch. Its answer then counts the other
-keys in each directory, in the same image: a client whose key is the first one of a queue has the
-lock, without a read.
+keys in each directory, in the same image, so a client whose key is the first in a queue knows
+without a read that it holds the lock.
 
-Leases are granted, kept alive, revoked, or expire; their end deletes their keys. Keep-alives are
-not in the log: a thousand clients would write a thousand records every few seconds. The answer to a
-keep-alive waits for a read-index round, as each answer without records does: no other controller
-led before the request, and each later one extends the lease by its whole TTL. A client may
-therefore count from when it *sent* the request.
+Leases are granted, kept alive, and then revoked or expired, which deletes their keys. Keep-alives
+are not in the log: a thousand clients would write a thousand records every few seconds. The answer
+to a keep-alive waits for a read-index round, as each answer without records does: so no other
+controller led before the request, and each later one extends the lease by its whole TTL. A client
+may therefore count the TTL from the moment it *sent* the request.
 
 Why: docs/decisions/027-key-values-and-leases.md
 """
@@ -180,8 +180,8 @@ def _check_fields(one: rpc.KeyValueAlteration, field: str) -> None:
 
 def _check_generation(one: rpc.KeyValueAlteration, generation: int, field: str) -> None:
     """Raise INVALID_UPDATE_VERSION if the expected offset belongs to another log, as a recovery or
-    restore reuses offsets (the condition of a lost lock could otherwise hold for a later lock with
-    the same key and offset).
+    restore reuses offsets: otherwise the condition of a lost lock could hold for a later lock with
+    the same key and offset.
     """
     if one.HasField("expected_generation") and one.expected_generation != generation:
         raise refuse(
@@ -266,8 +266,8 @@ def keep_lease_alive(
 ) -> Reply:
     """Extend each lease by its whole TTL from now on.
 
-    For a single lease, raises RESOURCE_NOT_FOUND if it does not exist, and also if it is due: some
-    of its keys may be deleted already. For several leases, each has its own answer.
+    For a single lease, raises RESOURCE_NOT_FOUND if it does not exist, or is due, as some of its
+    keys may already have been deleted. For several leases, each has its own answer.
     """
     _check_lease_generation(state, request)
     lease_ids = (request.lease_id, *request.more_lease_ids)
@@ -336,8 +336,8 @@ def expire_lease(state: ControllerState, now: float) -> Write | None:
 
 
 def _end(state: ControllerState, lease_id: int, reason: str) -> tuple[list[Record], bool]:
-    """Return the records that end a lease, and True, or those that delete some of its keys, and
-    False.
+    """Return (records, True) if they end a lease, or (records, False) if they delete only some of
+    its keys.
     """
     keys = sorted(state.log.pending.keys_of_lease.get(lease_id) or ())
     most = max(1, state.settings.max_records_per_request - 1)

@@ -2,9 +2,9 @@
 the first rule that it breaks.
 
 The order of the checks is that of Kafka's ReplicationControlManager. Each partition has its own
-result, and one that fails does not stop the others. The last check is KIP-903's: a replica enters
-an ISR only under the broker epoch under which it had caught up, so that no earlier proposal can
-admit a broker that has restarted with an empty disk.
+result, and a failure does not affect the others. The last check is KIP-903's: a replica enters an
+ISR only under the broker epoch in which it caught up, so that no earlier proposal can admit a
+broker that has restarted with an empty disk.
 
 Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
@@ -174,8 +174,8 @@ def _ineligible(view: ImageView, member: pb.BrokerState, *, skip: bool) -> str:
     """Return why a broker cannot be in an ISR, or "" if it can (KIP-903; the last check, also made
     for the leader).
 
-    ``skip``: broker epoch -1 is not compared, as before a ``metadata.version`` that guarantees that
-    every broker knows the epochs of its followers.
+    ``skip``: do not compare broker epoch -1. Below a certain ``metadata.version`` brokers may not
+    know their followers' epochs.
     """
     broker = view.brokers.get(member.broker_id)
     if broker is None:
@@ -200,7 +200,7 @@ def _accept(
     """Write the proposed ISR if it changes anything.
 
     Raises NEW_LEADER_ELECTED, with the record written: a change that completes a reassignment also
-    moves the leadership if the leader is one of the removed replicas.
+    moves the leadership if the leader is removed.
     """
     isr = [member.broker_id for member in data.new_isr_with_epochs]
     change = next_state(

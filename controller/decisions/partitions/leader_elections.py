@@ -3,9 +3,9 @@ replica is left.
 
 The controller also elects without a request: preferred leaders, and unclean ones in topics that
 allow them, on the same two conditions. It also completes overdue reassignments. At intervals it
-scans all partitions, in slices with pauses between them, and then elects leaders for at most 1,000
-partitions per batch. So no request waits longer than for one slice, whatever the number of
-partitions.
+scans all partitions, in slices with pauses in between, and then elects leaders for at most 1,000
+partitions per batch, so no request waits for longer than one slice, however many partitions there
+are.
 """
 
 from __future__ import annotations

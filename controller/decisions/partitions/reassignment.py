@@ -2,10 +2,10 @@
 brokers without reducing their number.
 
 During a reassignment the replicas are target + removing. The leader adds the new ones to the ISR
-when they have caught up, and the change that adds the last of them completes the reassignment
+when they have caught up, and the change that adds the last one completes the reassignment
 (``partition_change``). A second reassignment of a partition starts from the original replicas of
-the first: a replica that was being added, and is no longer a target, is removed at once. Cancelling
-restores the original replicas.
+the first: a replica that the first was adding, and that is no longer a target, is removed at once.
+Cancelling restores the original replicas.
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ def _add(
 ) -> None:
     """Append the new partitions of one topic, all or none.
 
-    They have as many replicas as the target of the topic's first partition.
+    Each has as many replicas as the topic's first partition has (after its reassignment, if any).
     """
     topic = state.log.pending.topics[_topic_id(state.log.pending, wanted.name, f"{field}.name")]
     added = wanted.count - topic.partition_count

@@ -3,14 +3,14 @@
 A voter is dead when the leader has not heard from it for controller.quorum.voter.replace.after.ms.
 A spare is an observer that offers itself, can be reached at its endpoints, and has followed without
 a gap for a while. An odd set first loses the dead voter and then gains the spare; an even set does
-the reverse: so neither change raises the number of votes needed, and neither needs the vote of the
-spare. [Three voters, one dead, the spare added first: four voters need three votes. If the spare
-dies now, two live voters, enough before, can do nothing.]
+the reverse, so neither change raises the number of votes needed or depends on the spare's vote.
+Counter-example: of three voters one is dead, and the spare is added first. Four voters need three
+votes; if the spare dies now, the two live voters, enough before, can do nothing.
 
 The record of the first change states how many voters there should be (``seats``), so that the next
 leader completes what this one has begun; no other change begins meanwhile. Without a spare no voter
-is removed: a set that shrinks by itself would in the end trust a minority of the voters that the
-operator chose.
+is removed: a set that shrank by itself would eventually let a minority of the operator's voters
+decide.
 
 Why: docs/decisions/036-autopilot.md
 """
@@ -75,8 +75,8 @@ class Plan(NamedTuple):
 
 
 class Sightings:
-    """Times since which each replica has been silent, or has followed without a gap, as observed by
-    the leader of this epoch.
+    """When each replica fell silent, or began to follow without a gap, as the leader of this epoch
+    has observed.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Autopilot:
     # --- the rules -------------------------------------------------------------------------------
 
     def plan(self, now: float) -> Plan:
-        """Return the step that is due by what was last observed. Changes nothing."""
+        """Return the step that is due according to the last observation. Changes nothing."""
         try:
             seen, voters = self._members.changeable(now)
         except ApiError as error:
@@ -249,7 +249,7 @@ class Autopilot:
         return found
 
     def _changed(self, seen: QuorumDescription, voters: tuple[VoterEntry, ...], plan: Plan) -> Plan:
-        """Return the plan if its set needs no more votes than the current one and has a live
+        """Return the plan if its voter set needs no more votes than the current one and has a live
         majority, else a plan to wait.
         """
         if len(plan.voters) // 2 > len(voters) // 2:

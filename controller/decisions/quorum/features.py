@@ -1,7 +1,7 @@
-"""UpdateFeatures (KIP-584): feature levels are raised or lowered when all nodes that must support
-the level do.
+"""UpdateFeatures (KIP-584): feature levels change once every node that must support the new level
+does.
 
-A request succeeds completely or not at all. A downgrade loses nothing that the log holds; a warning
+A request succeeds completely or not at all. A downgrade loses nothing that is in the log; a warning
 states its consequences.
 
 Why: docs/decisions/018-feature-levels.md
@@ -31,8 +31,8 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Kafka's upgrade types."""
 HEARD_WITHIN_MS = 5_000
-"""Longest age, in ms, of a voter's last fetch for which its reported features still describe its
-current build, not the one before a roll.
+"""Maximum age, in ms, of a voter's last fetch at which the features that it reported count as those
+of its current build (it may have been upgraded since).
 """
 
 
@@ -181,9 +181,10 @@ def _brokers_against(image: Image, name: str, level: int) -> Iterator[str]:
 
 
 def _voters_against(seen: QuorumDescription, node_id: int, level: int) -> Iterator[str]:
-    """Yield an obstacle for each current voter that has not recently reported to support the level.
+    """Yield an obstacle for each current voter that has not recently reported support for the
+    level.
 
-    This node knows its own levels.
+    This node's own levels are known.
     """
     progress = {replica.node_id: replica for replica in seen.voters}
     for voter_id in sorted({voter.node_id for voter in seen.voter_set} | set(progress)):

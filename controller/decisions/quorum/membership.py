@@ -24,8 +24,8 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CAUGHT_UP_WITHIN_MS = 3_000
-"""Longest time, in ms, since a new voter last had all of the leader's log, so that the high
-watermark need not wait for it to catch up.
+"""Maximum time, in ms, since a new voter last had all of the leader's log: the high watermark must
+not have to wait for it to catch up.
 """
 LIVE_WITHIN_MS = 1_500
 """Longest age, in ms, of a live voter's last fetch."""
@@ -38,7 +38,7 @@ Look = Callable[[float], QuorumDescription]
 class Membership:
     """Decides changes to the voter set in one epoch.
 
-    ``look`` returns the replicas as the quorum's core knows them, or is None if this controller has
+    ``look`` returns the replicas as the quorum's core sees them; it is None if this controller has
     no core.
     """
 
@@ -49,7 +49,7 @@ class Membership:
         self._next_check = 0.0
 
     def describe(self, now: float) -> QuorumDescription | None:
-        """Return the replicas as the quorum's core knows them, or None if this controller has no
+        """Return the replicas as the quorum's core sees them, or None if this controller has no
         core.
         """
         return None if self._describe is None else self._describe(now)
@@ -91,8 +91,8 @@ class Membership:
         )
 
     def check_candidate(self, seen: QuorumDescription, request: rpc.AddRaftVoterRequest) -> None:
-        """Refuse a node that could not vote at once: one that does not fetch, is behind, names no
-        endpoint, or whose build is older than the cluster needs.
+        """Refuse a node that could not vote at once: it does not fetch, is behind, names no
+        endpoint, or runs too old a build for the cluster.
 
         Raises ApiError.
         """

@@ -1,10 +1,10 @@
 """The preferred leader: the live voter with the highest controller.quorum.leader.priority.
 
-It gets the leadership when it has been caught up without a gap for a minimum time. That time
-doubles with each leadership that it has lost within the last hour, up to half an hour, so that an
-intermittent link costs a bounded number of transfers, whatever its timing. [A fixed time, as for
-Kafka's preferred leaders: a link that breaks soon after each transfer costs an election and a
-transfer every few seconds, for ever.]
+It gets the leadership once it has been caught up without a gap for a minimum time. That time
+doubles with each leadership that it has lost within the last hour, up to half an hour, so an
+intermittent link causes a bounded number of transfers, whatever its timing. (With a fixed time, a
+link that breaks soon after each transfer would cause an election and a transfer every few seconds,
+for ever.)
 
 Each node remembers the leaderships that it has seen end; the leader decides.
 """
@@ -77,9 +77,9 @@ class LeaderPreference:
     def transferred(self, node_id: int, *, succeeded: bool, now: float) -> None:
         """Record the end of a transfer.
 
-        A failed one counts as a loss: writes stood still for it. After a success the next epoch is
-        the successor's (it may be lost before this node has heard of it, and the loss would not be
-        recorded).
+        A failed one counts as a loss, because writes had to stop for it. After a success the next
+        epoch is recorded as the successor's: this node may never hear of it if the successor loses
+        it soon, and would not record the loss.
         """
         self._sightings = Sightings()
         if succeeded:

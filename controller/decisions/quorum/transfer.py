@@ -21,7 +21,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 LIVE_WITHIN_MS = 1_500
 """Longest age, in ms, of a live voter's last fetch."""
 TRANSFER_TIMEOUT_S = 1.0
-"""Longest time, in seconds, that writes may stand still for a transfer."""
+"""Longest time, in seconds, for which a transfer may stop writes."""
 
 
 @dataclass(frozen=True, slots=True)
