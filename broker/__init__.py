@@ -1,3 +1,3 @@
-"""The broker: it follows the log, serves reads of images at LAO and at the tip, and forwards
+"""The broker: it follows the log, serves reads from the images at LAO and at the tip, and forwards
 writes.
 """

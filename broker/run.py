@@ -250,7 +250,7 @@ async def _live(
     incarnation_id: str,
     signals: StopSignals,
 ) -> Exit | FatalError:
-    """Run a broker that has an id; return why it ended."""
+    """Run a broker that has an id; return why it stopped."""
     store = open_partition_store(config.directory, asyncio.get_running_loop())
     authentication = authentication_of(config.settings)
     http: HttpServer | None = None

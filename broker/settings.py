@@ -1,4 +1,4 @@
-"""Settings of a broker. A default that is a configuration key's is documented with the key."""
+"""Settings of a broker. Defaults of configuration keys are documented with the keys."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from raftlog.node.config.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSettings:
-    """Configuration keys under their own names, and a few others. Times are in milliseconds."""
+    """Configuration keys under their own names, and a few other settings. Times are in
+    milliseconds.
+    """
 
     replica_socket_timeout_ms: int = Settings.replica_socket_timeout_ms
     alter_partition_timeout_ms: int = 5_000
-    """Longest wait for an answer to AlterPartition before its outcome counts as unknown."""
+    """Maximum wait for an answer to AlterPartition, after which its outcome counts as unknown."""
     log_retention_check_interval_ms: int = Settings.log_retention_check_interval_ms
     broker_disk_hang_timeout_ms: int = Settings.broker_disk_hang_timeout_ms
     free_space_reserve_bytes: int = 0
@@ -40,8 +42,8 @@ class LifecycleSettings:
     other.
 
     ``fencing_timeout_ms`` is longer than the controller's session timeout (KIP-343): the controller
-    has fenced a silent broker, and moved its leaderships, before the broker stops serving. An
-    election is an exception, as it restarts every session.
+    fences a silent broker, and moves its leaderships, before the broker stops serving. Elections
+    are an exception, as they restart every session.
     """
 
     heartbeat_interval_ms: int = Settings.broker_heartbeat_interval_ms
@@ -51,7 +53,8 @@ class LifecycleSettings:
     shutdown_timeout_ms: int = Settings.controlled_shutdown_timeout_ms
     retry_backoff_min_ms: int = 100
     shutdown_interval_ms: int = 100
-    """Interval of heartbeats while the broker waits for the end of its controlled shutdown."""
+    """Interval between heartbeats while the broker waits for its controlled shutdown to complete.
+    """
 
     def __post_init__(self) -> None:
         wrong: list[str] = []
@@ -72,7 +75,7 @@ class LifecycleSettings:
 
     @property
     def answer_within_ms(self) -> int:
-        """Longest wait for the answer to a heartbeat: a silent link is closed in time to try
+        """Maximum wait for the answer to a heartbeat, after which the link is closed in time to try
         another one within the session.
         """
         return min(
@@ -112,9 +115,9 @@ class FollowerSettings:
     """
 
     fetch_max_bytes: int = 128 << 10
-    """A broker folds an answer in one turn, in which it sends no heartbeat. [A megabyte of new
+    """A broker folds an answer in one turn, in which it sends no heartbeat. (A megabyte of new
     partitions, 24,000 records, took 0.7 to 2.2 s on a busy host, and brokers that lagged were
-    fenced.]
+    fenced.)
     """
     fetch_snapshot_max_bytes: int = PIECE_BYTES
     fetch_max_wait_ms: int = 2000

@@ -1,14 +1,14 @@
-"""The follower of the committed metadata log: one fetch is outstanding at a time, and the next one
-reports what has been applied.
+"""The follower of the committed metadata log: one fetch is outstanding at a time, and each reports
+what has been applied.
 
 To the active controller the broker is an observer. The records of a reply are added to the view
-before the next fetch is sent, so readers here can already see everything up to its
+before the next fetch is sent, so readers here can already see everything up to that fetch's
 ``applied_offset``. While the view is full no fetch is sent; heartbeats still deliver LAO, which
 makes room.
 
 If the log starts above the wanted offset, the reply names a snapshot. The broker fetches it from
-the same controller, on a separate link and while no fetch is outstanding, replaces the view by it,
-and follows the log from the end of the snapshot.
+the same controller, on a separate link while no fetch is outstanding, replaces the view with it,
+and follows the log from the snapshot's end.
 
 Why: docs/decisions/010-lao-survives-failover.md
 """
@@ -60,13 +60,13 @@ class FollowerEvents:
     generation_changed: Callable[[], None]
     """The log was replaced by one that descends from it, and the view was emptied."""
     log_diverged: Callable[[], None]
-    """The log lacks records that were applied, and the view was emptied."""
+    """The log lacks records that were applied here, and the view was emptied."""
     failed: Callable[[FatalError], None]
     """The log cannot be followed any further, so the broker must stop."""
 
 
 class MetadataFollower:
-    """Keeps a view current.
+    """Keeps a view up to date.
 
     ``broker_epoch``: called before each fetch; returns -1 if the broker is not registered, so that
     the report does not count.
@@ -108,15 +108,17 @@ class MetadataFollower:
         """The broker epoch, controller epoch and generation in ``_shared``."""
         self._generation_known = False
         self._compare, self._compare_at = True, 0.0
-        """Whether the next fetch names the last applied batch, for the controller to compare, and
-        the time after which a fetch does so in any case.
+        """Whether the next fetch names the last applied batch, so that the controller can compare
+        it, and the time after which a fetch does so in any case.
         """
         self._refusals: dict[str, str] = {}
-        """Controllers of other clusters that have answered since one of this cluster did -> why
-        refused.
+        """Controllers of other clusters that have answered since one of this cluster last did ->
+        why each was refused.
         """
         self.refused = ""
-        """The controller refused since one was last followed, and why; "" if none was."""
+        """The controller that was refused since a controller was last followed, and why; "" if none
+        was.
+        """
         self.contradiction = ""
         """Why the log contradicts what was applied here, or "" if it does not."""
         self._state_differed = False
@@ -214,7 +216,7 @@ class MetadataFollower:
             self._timer = None
 
     def _check_silence(self) -> None:
-        """Close a link whose fetch gets no reply in time: a stopped controller may leave its
+        """Close a link whose fetch gets no reply in time, as a stopped controller may leave its
         connections open.
 
         One slow timer serves all fetches.
@@ -293,9 +295,7 @@ class MetadataFollower:
                 self._accept(reply)
 
     def _knows_generation(self, generation: int) -> bool:
-        """Record the generation if it is the first that is known. Return False if the broker has
-        ended.
-        """
+        """Record the generation if none was known. Return False if the broker has stopped."""
         if not self._generation_known:
             self._generation_known = True
             if self._view.generation == NO_GENERATION:
@@ -426,8 +426,9 @@ class MetadataFollower:
     def _other_generation(self, reply: controller_pb2.MetadataFetchResponse) -> None:
         """Follow a log that descends from this one, as after an unsafe recovery, and no other.
 
-        [Most controllers get new disks and found another log under the same cluster id. A broker
-        that followed it would delete all of its replicas, as they were never created there.]
+        Counter-example: most controllers get new disks and found another log under the same cluster
+        id. A broker that followed it would delete all of its replicas, as that log never created
+        them.
         """
         mine, generation = self._view.generation, reply.generation
         if mine not in reply.previous_generations:
@@ -449,8 +450,8 @@ class MetadataFollower:
     def _diverged(self, reply: controller_pb2.MetadataFetchResponse) -> None:
         """Start over: the controller has another log or another state at the applied offset.
 
-        For another state only once: folding the same records again helps only if this process had a
-        wrong bit.
+        If the state differs, this is done only once: folding the same records again helps only if a
+        bit was flipped in this process.
         """
         view, end_offset = self._view, reply.diverging_epoch.end_offset
         lost = end_offset <= view.applied

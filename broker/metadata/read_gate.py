@@ -4,19 +4,20 @@
 oldest kept image at max(T, known LAO) or later, for *latest* the tip once it has reached T. A read
 that cannot be answered yet is parked until the view moves or its deadline passes.
 
-*strict*: the image at the known LAO, once that has reached T and everything that was applied here
-at some moment of the read at which this broker held its lease. While a broker holds a lease it
-counts for LAO, so every LAO ever announced is applied here, and with it every write that was
-answered ``acknowledged``, and every image that a strict read showed, since that was at an LAO. And
-the image shown is at an LAO, so the broker of any later strict read has applied it. [Without the
-wait: A knows 10 and shows it, then B, which knows 8, shows 8 to the next reader.]
+*strict*: the image at the known LAO, once that has reached T and everything that had been applied
+here at some moment during the read at which this broker held its lease. While a broker holds a
+lease it counts for LAO. So it has applied every LAO ever announced, and with it every write that
+was answered ``acknowledged`` and every image that a strict read has shown, as each was at an LAO.
+The image shown is also at an LAO, so the broker that serves any later strict read has applied it.
+(Without the wait, A, which knows 10, could show 10, and then B, which knows 8, could show 8 to the
+next reader.)
 
 The lease (``controller.state.leases`` has the controller's side) runs from the *sending* of the
 heartbeat that obtained it, by this broker's clock: the reply may be late, and describes the moment
-when the heartbeat arrived [a reply is held up for longer than the margin: counted from its arrival,
-the lease outlives the session]. It belongs to one broker epoch. A controller that is elected later
-respects the lease without knowing it, so it survives failovers. It is requested only while there
-are strict readers: heartbeats are then at most a third of a lease apart.
+when the heartbeat arrived. (Counted from the arrival of a reply delayed by more than the margin,
+the lease would outlive the session.) A lease belongs to one broker epoch. A controller that is
+elected later respects it without knowing of it, so it survives failovers. It is requested only
+while there are strict readers; heartbeats are then at most a third of a lease apart.
 
 Why: docs/decisions/011-read-leases.md
 """
@@ -37,7 +38,7 @@ from raftlog.metadata.image import Image
 from raftlog.wire.broker.v1 import broker_pb2
 
 WANTED_FOR_S = 30.0
-"""Time in seconds after the last strict read for which the lease is still renewed."""
+"""Time in seconds for which the lease is still renewed after the last strict read."""
 RENEWALS_PER_LEASE = 3
 RETRY_S = 0.25
 """Shortest interval in seconds between heartbeats sent for a waiting strict read."""
@@ -46,7 +47,7 @@ RETRY_S = 0.25
 class ReadLease:
     """The lease that lets this broker answer strict reads.
 
-    ``broker_epoch``: returns that of its current registration, or -1 if it has none.
+    ``broker_epoch``: returns the broker epoch of its current registration, or -1 if it has none.
     """
 
     def __init__(self, broker_epoch: Callable[[], int], on_wanted: Callable[[], None]) -> None:
@@ -116,7 +117,7 @@ class ReadLease:
         return max(0, int((self._ends_at - now) * 1000)) if self.held(now) else 0
 
     def renounce(self) -> None:
-        """Give up the lease: this process is stopping, and may be fenced at any time."""
+        """Give up the lease, as this process is stopping and may be fenced at any time."""
         self._renounced = True
 
 
@@ -124,7 +125,9 @@ R = TypeVar("R")
 _FIRST = 0
 _REPEATABLE, _LATEST, _STRICT = broker_pb2.REPEATABLE, broker_pb2.LATEST, broker_pb2.STRICT
 _LEASELESS = -1
-"""The queue of strict reads during which no lease was held yet: the offset needed is unknown."""
+"""The queue of strict reads during which no lease has been held yet, so the offset that they need
+is unknown.
+"""
 
 
 class Lease(Protocol):
@@ -156,8 +159,8 @@ class _Parked(Generic[R]):
 class ReadGate(Generic[R]):
     """The parked reads, at most ``max_parked``.
 
-    ``R``: what the shell gets back with the answer. No reader has more parked reads than the others
-    may still add. A timeout above ``max_timeout_ms`` is lowered to it.
+    ``R``: the shell's own object for a read, returned with the answer. No reader has more parked
+    reads than the others may still add. A timeout above ``max_timeout_ms`` is lowered to it.
     """
 
     def __init__(
@@ -206,9 +209,9 @@ class ReadGate(Generic[R]):
     ) -> Image | None:
         """Return the image that answers a new read, or None if the read is parked.
 
-        Raises ApiError. ``reader``: the sender, for its share and for :meth:`abandon`; None has no
-        share. ``why_fenced``: nonempty if this broker is fenced or must consider itself fenced, and
-        so refuses new reads.
+        Raises ApiError. ``reader``: the sender, for its share and for :meth:`abandon`; None for a
+        read without a share. ``why_fenced``: nonempty if this broker is fenced, or must consider
+        itself fenced, and so refuses new reads.
         """
         if why_fenced:
             raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why_fenced}")
@@ -256,18 +259,18 @@ class ReadGate(Generic[R]):
         return expired
 
     def refuse_all(self, error: ApiError) -> list[tuple[R, ApiError]]:
-        """Empty the gate, as when the log's generation changes or the broker ends."""
+        """Empty the gate, e.g. when the log's generation changes or the broker stops."""
         return [self._end_first(lambda _: error) for _ in range(len(self))]
 
     def abandon(self, reader: Hashable, unwanted: Callable[[R], bool]) -> None:
-        """Drop a reader's unwanted reads: their link has closed."""
+        """Drop a reader's unwanted reads, as their link has closed."""
         for key, parked in list(self._of_reader.get(reader, {}).values()):
             if unwanted(parked.request):
                 self._forget(key, parked)
 
     def _set_floor(self) -> None:
-        """Set the offset needed by strict reads without one to the applied offset, now that a lease
-        is held.
+        """Now that a lease is held, set the offset needed by strict reads that have none to the
+        applied offset.
         """
         applied = self._view.applied
         for key, parked in list(self._waiting[_LEASELESS].items()):

@@ -1,9 +1,9 @@
-"""Answers from one image. Pure: the same image, request and listener give the same bytes on every
-broker.
+"""Answers from one image. Pure: for the same image, request and listener every broker returns the
+same bytes.
 
-A client gets the endpoints of the listener that it is connected to (KIP-103): a broker without a
-listener of this name does not exist for it. ListKeyValues is bounded: an answer that would be too
-large is truncated and states that; the client continues after its last key.
+A client gets the endpoints of the listener that it is connected to (KIP-103), and does not see
+brokers without a listener of that name. ListKeyValues is bounded: an answer that would be too large
+is truncated and says so; the client continues after its last key.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ def metadata(
     topics by name.
 
     Includes no ISR (KIP-24). A fenced broker is absent; one in controlled shutdown still serves and
-    is listed. ``listener``: the client's; "" for the first of each broker. ``may_describe``:
-    whether a topic may be shown, or None if all may. An answer does not reveal that a hidden topic
-    exists.
+    is listed. ``listener``: the client's; "" for each broker's first. ``may_describe``: whether a
+    topic may be shown; None if all may. An answer does not reveal that a hidden topic exists.
     """
     names: Iterable[str]
     hidden: frozenset[str] = frozenset()
@@ -134,8 +133,8 @@ def _page(
 def describe_cluster(
     image: Image, request: broker_pb2.DescribeClusterRequest, cluster_id: str, listener: str = ""
 ) -> broker_pb2.DescribeClusterResponse:
-    """Return the brokers, sorted by id, fenced ones only on request, and the controller that this
-    image knows.
+    """Return the brokers, sorted by id, fenced ones only on request, and the controller according
+    to this image.
 
     ``listener``: as in ``metadata``.
     """
@@ -154,9 +153,9 @@ def describe_cluster(
 def describe_configs(
     image: Image, request: broker_pb2.DescribeConfigsRequest, refused: Refused = NONE_REFUSED
 ) -> broker_pb2.DescribeConfigsResponse:
-    """Return the keys of each resource by name: those set, and defaults for the rest.
+    """Return the keys of each resource by name: the keys that are set, and defaults for the rest.
 
-    Each resource fails by itself.
+    A resource that fails does not affect the others.
     """
     return broker_pb2.DescribeConfigsResponse(
         results=[
@@ -333,9 +332,9 @@ def list_key_values(
 ) -> broker_pb2.ListKeyValuesResponse:
     """Return the requested keys, sorted by name.
 
-    ``may_describe``: whether a key may be shown, or None if all may. An answer does not reveal that
-    a hidden key exists. The request must have been checked. Raises POLICY_VIOLATION if too many
-    keys are hidden, as this runs in one turn of the event loop.
+    ``may_describe``: whether a key may be shown; None if all may. An answer does not reveal that a
+    hidden key exists. The request must have been checked. Raises POLICY_VIOLATION if too many keys
+    are hidden, as this runs in one turn of the event loop.
     """
     most = min(request.limit or MAX_KEYS, MAX_KEYS)
     names = _names(image, request)

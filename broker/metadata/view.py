@@ -1,16 +1,15 @@
 """The images that this broker can show: the image at the LAO it received, the tip, and, as memory
-allows, those between. Pure.
+allows, images in between. Pure.
 
 Images are made from committed chunks of the log, in order. All chunks above the oldest image are
-kept, so that the image at any later offset can be made; images between it and the newest only save
-time, and are thinned out when memory runs short. When the chunks that are still needed exceed the
-bound, ``backpressure`` tells the caller to stop reading the stream.
+kept, so that the image at any later offset can be made; images in between only save time, and are
+thinned out when memory runs short. When the chunks that are still needed exceed the bound,
+``backpressure`` tells the caller to stop reading the stream.
 
 A *plain* batch changes config values, or nothing, as progress records do. Chunks of plain batches
 are folded at the next read, or when ``WAITING_BYTES`` of them wait: folding many at once costs less
-than folding each alone, and a broker without readers need not fold them repeatedly. Nor is the
-image at LAO made before it is read: when many writes arrive at once, the broker's images are at
-offsets other than future LAOs.
+than folding each alone. Likewise the image at LAO is not made before it is read: when many writes
+arrive at once, the broker's images are at offsets other than future LAOs.
 
 Offsets are inclusive; -1 means none. LAO is the lowest offset that some broker has applied, so it
 is the end of a log batch, as every image is; should one be inside a batch, the newest image below
@@ -43,13 +42,13 @@ from raftlog.quorum.admission import MAX_EPOCH
 
 WAITING_BYTES = 4 << 10
 """Maximum number of bytes of chunks that wait to be folded. All brokers fold them at the same
-write, which is acknowledged later by 0.1 ms per broker on one machine. A batch costs 3.4 us alone,
-2.2 us with 15 others, and no less with more.
+write, which delays its acknowledgement by 0.1 ms per broker on one machine. A batch costs 3.4 us
+alone, 2.2 us with 15 others, and no less with more.
 """
 _IMAGE_FACTOR = 8
 _IMAGE_BYTES = 4096
-"""Estimated cost of an image in bytes, in addition to its neighbour: a persistent map copies the
-path to each changed key. A high estimate.
+"""Estimated size in bytes that an image adds to its neighbour, as a persistent map copies the path
+to each changed key; a high estimate.
 """
 
 
@@ -67,7 +66,7 @@ class _Chunk(NamedTuple):
 
 
 class _Between(NamedTuple):
-    """An image that was made, between the oldest and the newest."""
+    """An image that was made between the oldest and the newest."""
 
     image: Image
     bytes: int
@@ -91,9 +90,9 @@ class KeptImages:
     def begin(self, image: Image) -> None:
         """Start over at this image, and drop all earlier ones."""
         self.applied = image.offset
-        """Offset of the newest image, even if that is not made yet."""
+        """Offset of the newest image, even if that has not been made yet."""
         self.folded = image
-        """The newest image that was made. Only config values may differ in the tip."""
+        """The newest image that was made. It differs from the tip at most in config values."""
         self._oldest = image
         self._until = image.offset
         """Upper bound of the oldest image to be shown, which is the image at this offset or the
@@ -105,7 +104,7 @@ class KeptImages:
         """Batches after ``folded`` that have not been folded yet."""
         self._waiting_bytes = 0
         self._folded_bytes = 0
-        """Size in bytes of the chunks between ``folded`` and the image before it."""
+        """Size in bytes of the chunks between ``folded`` and the previous image."""
         self._chunks: list[_Chunk] = []
         """Chunks from the first that is not in ``_oldest`` to the one that ends at ``applied``."""
         self._between: list[_Between] = []
@@ -116,14 +115,14 @@ class KeptImages:
 
     @property
     def tip(self) -> Image:
-        """The image at ``applied``, for which waiting chunks are folded."""
+        """The image at ``applied``; folds waiting chunks."""
         if self._waiting:
             self._fold(len(self._waiting))
         return self.folded
 
     @property
     def oldest_from(self) -> int:
-        """An offset at or below the oldest image; reading it makes no image."""
+        """An offset at or below the oldest image's. Makes no image."""
         return self._oldest.offset
 
     @property
@@ -171,7 +170,7 @@ class KeptImages:
         self._replace(image, len(chunk))
 
     def raise_oldest(self, offset: int) -> None:
-        """Make the image at or just below ``offset`` the oldest, and drop what it replaces."""
+        """Make the image at or just below ``offset`` the oldest, and drop earlier ones."""
         if offset <= self._until:
             return
         self._until = min(offset, self.applied)
@@ -225,9 +224,7 @@ class KeptImages:
             self._thin_out()
 
     def _thin_out(self) -> None:
-        """Drop every second image in between until the bound is met; never the oldest image or the
-        tip.
-        """
+        """Drop every second image until the bound is met, but never the oldest image or the tip."""
         while self.full and self._between:
             self.bytes -= sum(kept.bytes for kept in self._between[::2])
             del self._between[::2]
@@ -266,7 +263,7 @@ class KeptImages:
 
 
 KEPT_MAX = 200_000
-"""Number of touched partitions above which a scan of everything is no more expensive."""
+"""Number of touched partitions above which scanning everything costs no more."""
 _PARTITION = frozenset({RecordType.PARTITION, RecordType.PARTITION_CHANGE})
 _BROKER = frozenset(
     {
@@ -350,12 +347,12 @@ class TipListener(Protocol):
     """A listener for changes to the tip. It is called during a change, and may only record it."""
 
     def needs_image(self, chunk_bytes: int) -> bool:
-        """Return whether the listener needs the image before the next chunk, which has
+        """Return whether the listener needs the image as it was before the next chunk, of
         ``chunk_bytes``.
         """
 
     def applied(self, before: Image | None, chunk: bytes, last_offset: int, epoch: int) -> None:
-        """Record that a chunk was applied, which ends at ``last_offset`` (inclusive).
+        """Record that a chunk that ends at ``last_offset`` (inclusive) was applied.
 
         ``before``: the image before the chunk, if it is needed or available, else None.
         """
@@ -378,8 +375,8 @@ class View:
         generation: int = NO_GENERATION,
         on_moved: Callable[[], None] | None = None,
     ) -> None:
-        """``generation``: that of the log to which the broker's directory belongs. ``on_moved``:
-        called after every change.
+        """``generation``: generation of the log to which the broker's directory belongs.
+        ``on_moved``: called after every change.
         """
         self._broker_id = broker_id
         self._on_moved = on_moved
@@ -393,7 +390,7 @@ class View:
         self.moves = 0
         """Number of changes to the newest image."""
         self.other_moves = 0
-        """Number of those changes that changed more than config values."""
+        """Number of those changes that affected more than config values."""
         self._clear(generation)
 
     def _clear(self, generation: int) -> None:
@@ -433,8 +430,8 @@ class View:
 
     @property
     def known_lao(self) -> int:
-        """The highest LAO that this broker has received and its readers can use; the one it
-        reports.
+        """The highest LAO that this broker has received and its readers can use; it reports this
+        one.
 
         Never decreases within a generation.
         """
@@ -448,7 +445,7 @@ class View:
     @property
     def lao_above_applied(self) -> bool:
         """True if this broker received an LAO above what it has applied: the controller does not
-        count the broker, which must not serve reads as if it were counted.
+        count this broker, so it must not serve reads as if it were counted.
         """
         return self._received_lao > self.applied
 
@@ -479,9 +476,9 @@ class View:
         """True if the image at LAO may be shown.
 
         Only an LAO from the controller epoch that unfenced this broker, or a later one, counts:
-        after a failover, an earlier one may be below what was answered ``visible`` while this
-        broker was fenced. The same holds for one from before heartbeats were enabled: without them
-        LAO is unknown, and brokers are unfenced whatever LAO they know.
+        after a failover, an earlier LAO may be below writes that were answered ``visible`` while
+        this broker was fenced. An LAO from before heartbeats were enabled does not count either:
+        without heartbeats LAO is unknown, and brokers are unfenced whatever LAO they know.
         """
         if (
             self._unfenced_epoch is None
@@ -500,7 +497,7 @@ class View:
 
     @property
     def backpressure(self) -> bool:
-        """True if no more can be dropped: stop reading the stream."""
+        """True if nothing more can be dropped, so the caller must stop reading the stream."""
         return self._images.full
 
     def at_least(self, offset: int) -> Image | None:
@@ -510,12 +507,12 @@ class View:
         return self._images.at_least(offset)
 
     def check_position(self, generation: int, epoch: int, offset: int, field: str) -> None:
-        """Check that a token, from ``field``, names a position of this log, as far as this broker
+        """Check that the token in ``field`` names a position in this log, as far as this broker
         knows.
 
         ``epoch``: 0 if the token has none. Raises ApiError: INCONSISTENT_GENERATION if the token
         belongs to another log, BROKER_NOT_AVAILABLE if it may belong to one that this broker has
-        yet to learn of.
+        not heard of yet.
         """
         if generation != self.generation:
             message = (
@@ -559,7 +556,7 @@ class View:
         """Accept a controller's announcement, unless a higher epoch was seen; return whether it was
         accepted.
 
-        [A deposed controller's LAO would rise above what the new one has announced.]
+        Otherwise a deposed controller's LAO could rise above what the new one has announced.
         """
         if controller_epoch < self.controller_epoch:
             return False
@@ -586,10 +583,10 @@ class View:
         """Add a chunk that follows the tip and ends at or below the high watermark; readers then
         see it.
 
-        Plain batches are folded when a reader needs them. Raises CorruptLogError if the chunk
-        is corrupt, does not follow or is not committed; then nothing has changed. Raises
-        UnknownRecordError and FoldError if it cannot be folded; then the view must not be used any
-        more.
+        Plain batches are folded when a reader needs them. Raises CorruptLogError, and changes
+        nothing, if the chunk is corrupt, does not follow the tip, or is not committed. Raises
+        UnknownRecordError or FoldError if it cannot be folded; the view must not be used after
+        that.
         """
         batches, images = self._decode(chunk, high_watermark), self._images
         plain = True
@@ -628,9 +625,9 @@ class View:
         """Continue from a snapshot's image, which is committed.
 
         Returns False, and changes nothing, if the image is not newer than the tip. The offsets in
-        between cannot be shown any more: repeatable reads wait until LAO has reached the image. If
-        this broker is unfenced in it, the epoch that unfenced it is unknown, but not above the
-        image's.
+        between can no longer be shown, so repeatable reads wait until LAO has reached the image. If
+        the image shows this broker unfenced, the epoch that unfenced it is unknown, but not above
+        the image's.
         """
         if image.offset <= self._images.applied:
             return False
@@ -690,8 +687,8 @@ class View:
         return batches
 
     def _note_membership(self, epoch: int) -> None:
-        """Record after each batch whether this broker is an LAO member: if one chunk fences and
-        unfences it, that must not look like no change.
+        """Record after each batch whether this broker is an LAO member: a chunk that both fences
+        and unfences it must not look like no change.
         """
         builder = self._images.builder
         mine = builder.brokers.get(self._broker_id)
@@ -716,8 +713,8 @@ class View:
         self._images.raise_oldest(self._received_lao)
 
     def _shrink(self) -> None:
-        """If this broker is not counted for LAO, drop old images altogether, rather than stop
-        reading before it has caught up: it need not be able to show every later LAO.
+        """If this broker is not counted for LAO, drop all old images rather than stop reading
+        before it has caught up, as it need not be able to show every later LAO.
         """
         images = self._images
         images.make_room()

@@ -1,7 +1,8 @@
 """Client requests: produce requests, answered at the requested acks level, and consumers' fetches
 and offset requests, which see only records below the high watermark.
 
-Each client has a share of the places for waiting requests; the requests of a link end with it.
+Each client has a share of the places for waiting requests; when a link closes, its requests are
+dropped.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ ALL, LEADER, NOBODY = -1, 1, 0
 class Produces:
     """All produce requests of a broker.
 
-    Appended records may stay whatever the answer is: later errors have an unknown outcome.
+    Once records are appended they may stay, whatever the answer is, so later errors have an unknown
+    outcome.
     """
 
     def __init__(self, host: Host) -> None:

@@ -1,5 +1,6 @@
-"""A broker's descriptions of its replicas: their state, the ISRs that it leads (KIP-24: the leader
-is the first to know), and the partitions that it leads according to the metadata but cannot serve.
+"""A broker's descriptions of its replicas: their state, the ISRs of the partitions that it leads
+(KIP-24: the leader knows them first), and the partitions that it leads according to the metadata
+but cannot serve.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ReplicaDescription:
     """Log end offset, unflushed records included."""
     leader_epoch: int
     high_watermark: int
-    """-1 on a leader: unknown, as not all of the ISR has fetched yet."""
+    """-1 on a leader if it is unknown, as not all of the ISR has fetched yet."""
     min_isr: int
     """Number of replicas that must be in sync for a produce with acks=all."""
     offline_reason: str
@@ -163,10 +164,10 @@ LOG_AHEAD = "log_ahead_of_metadata"
 Lasts until the leader epoch is raised.
 """
 FENCED = "fenced"
-"""This broker considers itself fenced, although its image does not show that yet."""
+"""This broker considers itself fenced, although its image does not show it fenced yet."""
 NO_HIGH_WATERMARK = "high_watermark_unknown"
 """The partition is led, but an ISR member has not fetched in this leader epoch, or a new leader has
-too few replicas in sync: consumers get no records, and acks=all waits.
+too few replicas in sync. Consumers get no records, and acks=all waits.
 """
 LOW_SPACE = "low_on_space"
 """Free space is below the reserve: produce requests are refused."""

@@ -1,15 +1,15 @@
 """The events and effects of a broker's partition replicas: the contract with the shell.
 
-The shell calls ``Partitions.step(event, now)`` and carries out the effects **in order**, before the
-next step; and it steps Tick at ``next_deadline()``. ``now`` is in seconds of a monotonic clock. End
+The shell calls ``Partitions.step(event, now)``, carries out the effects **in order** before the
+next step, and steps Tick at ``next_deadline()``. ``now`` is in seconds of a monotonic clock. End
 offsets and high watermarks are exclusive; a node id, epoch or offset of -1 means none. Messages are
 those of ``raftlog.wire.data.v1``; ``reply_to`` and ``session`` are opaque.
 
 * *Flush before acknowledge*: Append, Truncate, AdvanceStart, Reset and Delete make nothing durable.
-  A Flush effect requests that, after all writes of its step; Flushed(token) states that everything
-  before that Flush is durable. Flushes may be combined; reports arrive in order.
+  A Flush effect requests durability, after all writes of its step; Flushed(token) states that
+  everything before that Flush is durable. Flushes may be combined; reports arrive in order.
 * *Reads are effects*: an answer names what to read; the shell reads it at once, so that the result
-  is the log as of this step.
+  shows the log as of this step.
 * Any error of the store is fatal for the node: nothing is stepped after it, and every outstanding
   answer has an unknown outcome.
 
@@ -67,11 +67,12 @@ class BrokerStatusChanged(msgspec.Struct, frozen=True):
     answered, or the registration is lost.
 
     ``broker_epoch``: of its *current* registration; -1 if there is none. Roles are taken only from
-    an image that shows this very epoch, which is newer than anything an earlier process of this
-    broker has done. ``serve_until``: time at which the broker must consider itself fenced unless an
-    answer arrives first; -inf if it is fenced. From then on no new request is accepted, and those
-    under way end. ``why``: for the error text. ``shown_from``: offset at which the registration was
-    decided; an image below it gives no roles and deletes no replica, even if it shows this epoch.
+    an image that shows exactly this epoch; such an image is newer than anything that an earlier
+    process of this broker did. ``serve_until``: time at which the broker must consider itself
+    fenced unless an answer arrives first; -inf if it is fenced. From then on no new request is
+    accepted, and pending ones are answered with errors. ``why``: for the error text.
+    ``shown_from``: offset at which the registration was decided; an image below it gives no roles
+    and deletes no replica, even if it shows this epoch.
     """
 
     broker_epoch: int
@@ -92,7 +93,7 @@ class SpaceChanged(msgspec.Struct, frozen=True):
 class Client(NamedTuple):
     """The sender of a request.
 
-    Waiting requests of a link end with it; all links of one peer share its places.
+    When a link closes, its waiting requests are dropped; all links of a peer share its places.
     """
 
     peer: Hashable
@@ -103,7 +104,7 @@ class ProduceReceived(msgspec.Struct, frozen=True):
     """A produce request.
 
     ``timestamp_ms``: timestamp of the batches made from it. AnswerProduce answers it once, unless
-    its client closes first.
+    the client's link closes first.
     """
 
     request: pb.ProduceRequest
@@ -115,7 +116,7 @@ class ProduceReceived(msgspec.Struct, frozen=True):
 class FetchReceived(msgspec.Struct, frozen=True):
     """A consumer's fetch.
 
-    AnswerFetch answers it once, unless its client closes first.
+    AnswerFetch answers it once, unless the client's link closes first.
     """
 
     request: pb.FetchRequest
@@ -146,7 +147,7 @@ class SessionClosed(msgspec.Struct, frozen=True):
 
 
 class LinkOpened(msgspec.Struct, frozen=True):
-    """The link to a leader, requested by WantLink, is up. It begins a new session."""
+    """The link to a leader, requested by WantLink, is up. This begins a new session."""
 
     leader_id: int
 
@@ -315,8 +316,8 @@ class WantLink(msgspec.Struct, frozen=True):
     """Keep a replica fetch link to this broker at this endpoint from now on; step LinkOpened and
     LinkLost.
 
-    Repeated with another endpoint: the old link must be closed (no LinkLost needed), and the new
-    one opens a new session.
+    When repeated with another endpoint, the old link must be closed (no LinkLost needed), and the
+    new one opens a new session.
     """
 
     leader_id: int
@@ -324,7 +325,7 @@ class WantLink(msgspec.Struct, frozen=True):
 
 
 class DropLink(msgspec.Struct, frozen=True):
-    """Close the link: no partition is followed from this broker any more. No LinkLost is
+    """Close the link, as no partition is followed from this broker any more. No LinkLost is
     expected.
     """
 
@@ -344,16 +345,16 @@ class SendReplicaFetch(msgspec.Struct, frozen=True):
 class SendAlterPartition(msgspec.Struct, frozen=True):
     """Send a request to the active controller, which answers when the change is committed.
 
-    One at a time: AlterPartitionAnswered or AlterPartitionFailed ends it. After an unknown outcome
-    the shell reports that and does not retry; after a definite NOT_CONTROLLER it may try another
-    controller.
+    One at a time: AlterPartitionAnswered or AlterPartitionFailed ends it. If the outcome is
+    unknown, the shell reports that and does not retry; after a definite NOT_CONTROLLER it may try
+    another controller.
     """
 
     request: rpc.AlterPartitionRequest
 
 
 class Note(msgspec.Struct, frozen=True):
-    """An entry for the log: an ISR change, a truncation, a lasting refusal.
+    """An entry for the node's log, e.g. an ISR change, a truncation, or a lasting refusal.
 
     ``fields``: arguments for the logger.
     """

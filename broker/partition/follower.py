@@ -51,7 +51,7 @@ class Follower(Role):
         self.leader_id, self.epoch = leader_id, epoch
         self.stage = Stage.DUE if replica.durable else Stage.WRITING
         self.fetching_in = 0
-        """Correlation id of the last fetch that included this partition; an older answer is for
+        """Correlation id of the last fetch that included this partition; an older answer belongs to
         another position.
         """
         self.pause_s = 0.0
@@ -109,8 +109,8 @@ class Follower(Role):
         return is_being_added(partition, self.host.broker_id, isr)
 
     def _follow_start(self, log_start_offset: int) -> None:
-        """Follow the leader's log start, up to a batch boundary of this log, whose own may
-        differ.
+        """Follow the leader's log start, up to a batch boundary of this log; batch boundaries may
+        differ from the leader's.
         """
         replica = self.replica
         start = replica.runs.boundary(min(log_start_offset, replica.log.end - 1))
@@ -166,7 +166,7 @@ FIRST_PAUSE_S = 0.020
 class LeaderLink:
     """All partitions that this broker follows from one other broker.
 
-    Fetches are sent when no fetched record waits for the disk. A link that must be processed at the
+    A fetch is sent when no fetched record waits for the disk. A link that must be processed at the
     end of the step adds itself to ``touched_links``.
     """
 
@@ -189,7 +189,9 @@ class LeaderLink:
     # --- the link --------------------------------------------------------------------------------
 
     def look_up(self) -> None:
-        """Look up the leader's endpoint in the image; a link is wanted as soon as it is known."""
+        """Look up the leader's endpoint in the image; the link is requested as soon as that is
+        known.
+        """
         broker = self._host.broker(self.leader_id)
         name = self._host.settings.inter_broker_listener
         endpoint = broker.endpoint_for_brokers(name) if broker is not None else ""
@@ -205,7 +207,7 @@ class LeaderLink:
         self._open = True
 
     def lost(self) -> None:
-        """Drop the outstanding fetches of a lost link."""
+        """Drop the outstanding fetches, as the link is lost."""
         self._touched()
         self._open = False
         self._outstanding.clear()
@@ -215,7 +217,7 @@ class LeaderLink:
         self._name_again()
 
     def close(self) -> None:
-        """Close the link: no partition is followed from this leader any more."""
+        """Close the link, as no partition is followed from this leader any more."""
         self._host.deadlines.cancel(self._pause)
 
     def _touched(self) -> None:
@@ -278,7 +280,7 @@ class LeaderLink:
     # --- fetches ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send a fetch at the end of a step, if it would tell the leader anything or none is
+        """At the end of a step, send a fetch if it has news for the leader or if none is
         outstanding.
         """
         if not self._open or self._pause is not None or self._writing or not self.followers:
@@ -378,7 +380,7 @@ class LeaderLink:
 
     def _refused_whole(self, response: pb.ReplicaFetchResponse) -> None:
         """Handle the refusal of a whole fetch (fenced, another broker, another cluster, a past
-        epoch): the session is now empty at both ends.
+        epoch), which leaves the session empty at both ends.
         """
         host = self._host
         host.counts["FailedReplicaFetches"] += 1

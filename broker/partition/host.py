@@ -58,7 +58,7 @@ class PartitionSettings:
     replica_fetch_backoff_ms: int = Settings.replica_fetch_backoff_ms
     log_segment_delete_delay_ms: int = Settings.log_segment_delete_delay_ms
     high_watermark_linger_ms: int = 20
-    """Time for which a new high watermark or log start alone waits for data to be sent with."""
+    """Time for which a new high watermark or log start waits for data that it can be sent with."""
     isr_retry_ms: int = 50
     """Delay before an AlterPartition request that failed as a whole is sent again."""
     ineligible_backoff_ms: int = 500
@@ -145,10 +145,10 @@ class PartitionLog(LogEnds):
 
     @override
     def divergence(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
-        """Return where another log diverges from this one, as for any log.
+        """Return where another log diverges from this one.
 
-        In a log that begins above 0, the epochs before its first are unknown. A log that ends in
-        one of these may already diverge from it below the start, so that the two share nothing: (0,
+        In a log that begins above 0, the epochs before its first are unknown. Another log that ends
+        in one of them may already diverge below this log's start; then the two share nothing: (0,
         0).
         """
         first_epoch = self.epochs.first_epoch
@@ -168,7 +168,7 @@ class PartitionLog(LogEnds):
 
 
 class Role:
-    """The role of a replica in leader epoch ``epoch``, and in no other: leader or follower."""
+    """The role (leader or follower) of a replica in leader epoch ``epoch`` only."""
 
     __slots__ = ("epoch",)
 
@@ -178,10 +178,10 @@ class Role:
 class Replica:
     """One replica.
 
-    ``role``: None if the partition has no leader, or if this broker's registration is not confirmed
-    by its image yet. ``high_watermark``: the highest that this replica knows, for operators.
+    ``role``: None if the partition has no leader, or if this broker's image does not show its
+    registration yet. ``high_watermark``: the highest that this replica knows, for operators.
     ``truncations``: distinguishes a flush requested before a truncation from one after it.
-    ``bytes_appended``: since the start of the process; its differences are sizes.
+    ``bytes_appended``: total since the start of the process; a difference of two values is a size.
     """
 
     __slots__ = (
@@ -247,7 +247,7 @@ class Host:
         self.low_on_space = False
         self.registered = False
         """True if the image shows the current registration: only then is the image newer than
-        everything that earlier processes of this broker have done.
+        everything that earlier processes of this broker did.
         """
         self.replicas: dict[PartitionKey, Replica] = {}
         self.by_topic: dict[bytes, dict[int, None]] = {}
@@ -321,8 +321,8 @@ class Host:
         )
 
     def current_leader(self, key: PartitionKey) -> pb.CurrentLeader:
-        """Return the leader of a partition, or -1 if the partition does not exist, or if the image
-        names this broker but it does not lead.
+        """Return the leader of a partition; -1 if the partition does not exist, or if the image
+        names this broker although it does not lead.
         """
         partition, replica = self.partition(key), self.replicas.get(key)
         leads = replica is not None and replica.role is not None

@@ -3,18 +3,18 @@ which replicas join and leave (KIP-903, KIP-497).
 
 Between a proposal and its answer only the controller knows which of the two ISRs is valid, so the
 high watermark waits for the members of both: the *maximal* ISR. A proposal is a compare-and-set on
-the partition epoch: it is void once the partition epoch has passed the one at which it was made,
-and not before. [Two attempts were sent because the first had no answer. The second is refused,
-since a replica is fenced just now; the replica is unfenced, the first attempt arrives late and is
-accepted. A leader that took the refusal for the end of both counts an ISR without that replica, and
-acknowledges what the replica does not have.] So a refusal ends a proposal only if it was sent once;
-otherwise the leader *withdraws* it: it has the controller raise the partition epoch.
+the partition epoch: it becomes void only when the partition epoch passes the one at which it was
+made. Counter-example: a proposal is sent twice because the first attempt had no answer. The second
+is refused, since a replica has just been fenced. The replica is unfenced, and the first attempt
+arrives late and is accepted. A leader that believed both void would count an ISR without that
+replica, and acknowledge records that the replica lacks. So a refusal ends a proposal only if it was
+sent once; otherwise the leader *withdraws* it by making the controller raise the partition epoch.
 
-A follower is proposed only when its last valid fetch has all that is committed and all of the log
-with which this leader began, and names the very broker epoch that the image shows for it, unfenced
-and not shutting down. A member that was not caught up for ``replica.lag.time.max.ms`` is proposed
-to leave, and at once if its disk has no space for what it lacks. There is one proposal per
-partition at a time.
+A follower is proposed for the ISR only when its last valid fetch covers everything committed and
+all of the log with which this leader began, and names exactly the broker epoch that the image shows
+for it, unfenced and not shutting down. The removal of a member is proposed if it was not caught up
+for ``replica.lag.time.max.ms``, or at once if its disk has no space for the records it lacks. There
+is one proposal per partition at a time.
 
 Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
@@ -52,8 +52,7 @@ class Kind(Enum):
 class Proposal:
     """One proposed change to the ISR.
 
-    ``members``: (broker id, broker epoch) as known when the proposal was made, which vouches for
-    these epochs.
+    ``members``: (broker id, broker epoch) pairs, as known when the proposal was made.
     """
 
     kind: Kind
@@ -259,7 +258,7 @@ class LeaderIsr:
         self.began = self._host.now
         self.recovering = partition.leader_recovery_state == RECOVERING
         self.over = False
-        """True once nothing more is proposed in this leader epoch."""
+        """True once nothing more will be proposed in this leader epoch."""
         self._not_before = self.began
         self._lag_s = self._host.settings.replica_lag_time_max_ms / 1000
         self._lag_timer: Timer | None = None
@@ -316,9 +315,9 @@ class LeaderIsr:
         """Return whether the high watermark must not move: too few replicas are in sync, or
         replicas outside the ISR are eligible because they have everything up to it (KIP-966).
 
-        Both conditions are needed [the leader has yet to see that ``min.insync.replicas`` was
-        raised to 2; a follower leaves the ISR and is eligible; the leader's high watermark
-        advances, and the leader dies].
+        Both conditions are needed. (Suppose ``min.insync.replicas`` was raised to 2, but the leader
+        does not know it yet. A follower leaves the ISR and stays eligible, the leader's high
+        watermark advances, and the leader dies.)
         """
         return bool(self.state.elr) or not self.enough_in_sync()
 
@@ -336,8 +335,8 @@ class LeaderIsr:
         )
 
     def _is_eligible(self, follower: FollowerState) -> bool:
-        """Return whether, by the image, a follower's fetches are from its current registration, and
-        the follower may be in an ISR.
+        """Return whether, according to the image, a follower's fetches are from its current
+        registration and the follower may be in an ISR.
         """
         broker = self._host.broker(follower.replica_id)
         if broker is None or not broker.active:

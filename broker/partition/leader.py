@@ -1,10 +1,10 @@
 """The leader of one partition in one leader epoch: its appends, its high watermark, its retention,
 and the requests that wait for them.
 
-The leader decides what its topic does not retain (Kafka's retention by time and by size), and moves
-its log start; its followers learn the log start from the answers to their fetches, and follow. Only
-committed records are dropped, and never the newest batch: a nonempty log shows the epoch at its
-end.
+The leader decides which records its topic no longer retains (Kafka's retention by time and by
+size), and moves its log start; its followers learn the log start from the answers to their fetches,
+and do the same. Only committed records are dropped, and never the newest batch, so that a nonempty
+log shows the epoch at its end.
 
 Why: docs/decisions/029-retention-by-the-leader.md
 """
@@ -33,8 +33,8 @@ RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 BATCH_MAX_BYTES = 24 << 20
-"""Largest batch in bytes, whatever ``max.message.bytes`` is: it must fit into one message with
-everything that an answer already holds.
+"""Largest batch in bytes, whatever ``max.message.bytes`` is: it must fit into one message together
+with the rest of an answer.
 """
 
 
@@ -75,8 +75,9 @@ def start_to_keep(
     """Return the new start of a log that begins at ``start``: the same offset or a later one.
 
     A record is kept if it is younger than the retention time, or if the log without it would be
-    smaller than the retention size. No batch is younger than one after it, whatever its own
-    timestamp (otherwise, after a clock that was years ahead, records would stay for years).
+    smaller than the retention size. A batch never counts as younger than the batches after it,
+    whatever its own timestamp. (Otherwise records written while a clock was years ahead would stay
+    for years.)
     """
     size = runs.size
     stamps = [run.last_timestamp_ms for run in runs.runs]
@@ -333,9 +334,9 @@ class Leader(Role):
     def _held_at(self, durable: int) -> int:
         """Return the known high watermark while it must not move; -1 if there is none.
 
-        For a new leader it is the one that the previous leader sent, or, if no replica outside the
-        ISR is eligible, the end of the log with which this leader began: no other leader can lack
-        that part.
+        For a new leader it is the one that the previous leader sent or, if no replica outside the
+        ISR is eligible, the end of the log with which this leader began, as every other possible
+        leader has that part.
         """
         if self.isr.state.elr:
             return min(durable, self.replica.high_watermark)
@@ -389,7 +390,7 @@ class Leader(Role):
     # --- the end of the role ---------------------------------------------------------------------
 
     def resign(self) -> None:
-        """End the role: this broker no longer leads this epoch. Fails all waiting requests."""
+        """End the role, as this broker no longer leads this epoch. Fails all waiting requests."""
         self.isr.close()
         self._set_gauges((False,) * len(_MEASURED))
         code, message = self.host.not_here(self.replica.key)

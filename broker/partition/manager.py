@@ -1,9 +1,10 @@
-"""All partition replicas of one broker, as the shell sees them: events and time in, effects out.
+"""All partition replicas of one broker, as the shell sees them: events and time go in, effects come
+out.
 
-The broker's own newest image is the only source of roles, and only while it shows the *current*
-registration of this broker. Such an image is newer than anything that an earlier incarnation did:
-so no leader epoch is led twice with a log that a crash has shortened in between, and no replica is
-deleted because its topic is not known *yet*. A change touches only the partitions that it names.
+Roles come only from the broker's own newest image, and only while that shows the *current*
+registration of this broker. Such an image is newer than anything that an earlier incarnation did.
+So no leader epoch is led again with a log that a crash has shortened, and no replica is deleted
+because its topic is not known *yet*. A change touches only the partitions that it names.
 """
 
 from __future__ import annotations
@@ -328,9 +329,9 @@ class Partitions:
     def replica_logs(self) -> list[ReplicaLogReport]:
         """Return a heartbeat's reports on the leaderless partitions.
 
-        These are the unreported ones if any, else some of the others again (the controller may have
-        changed, or may not have known the state in which they were reported). Only complete durable
-        logs of the current registration are reported.
+        These are the unreported ones if there are any, else some of the others again, as the
+        controller may have changed, or may not have known the state of the partition when it was
+        reported. Only complete durable logs of the current registration are reported.
         """
         host = self._host
         again = islice(host.leaderless, REPORTED_AGAIN_MAX)

@@ -1,9 +1,10 @@
 """The leader's side of followers' fetch sessions, and the check of their broker epochs (KIP-903).
 
 A link is a session, which keeps the follower's positions (KIP-227). A position in a fetch is
-answered with data, an error or a divergence at most once; then the follower must fetch it again. A
-high watermark or a log start alone leaves the position valid. An answer includes only partitions
-that have changed; if none has, it waits until ``max_wait_ms`` or a newer fetch.
+answered with data, an error or a divergence at most once; after that the follower must fetch the
+partition again. An answer with only a high watermark or log start leaves the position valid. An
+answer includes only partitions that have changed; if none has, it waits until ``max_wait_ms`` or a
+newer fetch.
 
 Why: docs/decisions/024-data-plane-group-flush.md
 """
@@ -52,8 +53,8 @@ class Position:
         return self.leader.replica.key
 
     def bytes_waiting(self, limit: int) -> int:
-        """Return how many of ``limit`` bytes an answer would take: exact if the follower was caught
-        up when it fetched the position, else the limit.
+        """Return how many bytes, at most ``limit``, an answer would take: the exact number if the
+        follower was caught up when it fetched the position, else ``limit``.
         """
         if self._bytes_at < 0:
             return limit
@@ -78,8 +79,8 @@ class Position:
     def log_start_moved(self, start: int) -> None:
         """Handle a new log start; the records to be sent next may have been dropped.
 
-        The new log start is sent even without a record: perhaps no client writes to this topic any
-        more, and the follower's disk must also be freed.
+        The new log start is sent even without a record: the follower's disk must be freed even if
+        no client writes to this topic any more.
         """
         if self.awaits and self.offset < start:
             self.session.is_out_of_range(self.key, start)
@@ -446,9 +447,9 @@ class Sessions:
     def _check_epoch(self, replica_id: int, epoch: int) -> None:
         """Refuse every epoch except the one that the image shows (KIP-903).
 
-        A fetch proves nothing about an epoch. [One names an epoch that was never assigned; taken
-        for the follower's newest, it would refuse the true follower from then on.] A true follower
-        whose registration this broker has not applied yet retries.
+        A fetch proves nothing about an epoch. (If a fetch with an epoch that was never assigned
+        counted as the follower's newest, the true follower would be refused from then on.) A true
+        follower whose registration this broker has not applied yet retries.
         """
         if epoch == NO_EPOCH and not supports_replica_epochs(self.host.image.features):
             return

@@ -2,8 +2,7 @@
 this broker sends to them as a leader, and fetches for them as a follower.
 
 The metadata shows which replicas are being added, so throttled replicas need not be listed in a
-config that could be left over. A replica in the ISR is never throttled, nor one that was in it and
-catches up.
+config that could be left over. A replica that is, or was, in the ISR is never throttled.
 
 Why: docs/decisions/040-moves-are-throttled-by-bytes.md
 """
@@ -18,10 +17,12 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 
 BURST_S, PAUSE_S = 1.0, 0.1
-"""Seconds at the full rate that an idle throttle saves up, and that an exhausted one waits for."""
+"""Budget, in seconds at the full rate, that an idle throttle saves up, and that an exhausted one
+waits for.
+"""
 LOOK_AGAIN_S = 1.0
 """Longest pause of a throttled replica, in seconds; by then the rate may have changed, or the
-replica be in sync.
+replica may be in sync.
 """
 
 

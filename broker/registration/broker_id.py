@@ -1,8 +1,9 @@
-"""A broker's id (KIP-426), as far as the broker decides it: the configured one, then the
-directory's, then the one that the controller assigns.
+"""A broker's id (KIP-426), as the broker determines it: the configured id, else the directory's,
+else the one that the controller assigns.
 
-:func:`known_id` needs no controller. If neither source has an id, :func:`seek_id` carries out what
-an :class:`IdSeeker` decides, before the broker proper is made, which has an id from the start.
+:func:`known_id` needs no controller. If it finds no id, :func:`seek_id` carries out what an
+:class:`IdSeeker` decides. The rest of the broker is made only after that, and so has an id from the
+start.
 
 Why: docs/decisions/019-broker-ids.md
 """
@@ -58,7 +59,7 @@ class Ask:
 class AssignedId:
     """The id under which this broker is now registered, and why.
 
-    It must be in meta.json before any other use.
+    It must be stored in meta.json before any other use.
     """
 
     broker_id: int
@@ -113,7 +114,7 @@ class IdSeeker:
 
     @property
     def waits_for(self) -> str:
-        """Why there is no id yet, and for how long that may last if it is known."""
+        """Why there is no id yet and, if known, how much longer that may last."""
         left = (
             ""
             if self._awaited_s is None
@@ -140,7 +141,7 @@ class IdSeeker:
         self._leave(f"the controller refuses to assign a broker id: {error}{hint}")
 
     def stop(self) -> None:
-        """Stop requesting an id: the process is to end."""
+        """Stop requesting an id, as the process is to stop."""
         if self.result is None:
             self.result = Exit("stopped before it had an id", clean=True)
 
@@ -166,8 +167,8 @@ async def seek_id(
 ) -> BrokerSettings | Exit:
     """Register this process without an id; return the settings with its new id, or why it got none.
 
-    Raises ConfigError. The port is bound meanwhile: a process that cannot listen, because another
-    broker does, must not get an id. The settings name the port that was bound, so that the broker
+    Raises ConfigError. The port is bound first: a process that cannot listen there, because another
+    broker does, must not get an id. The returned settings name the bound port, so that the broker
     listens where it was registered. ``on_wait``: called with the reason why there is no id yet.
     """
     loop = asyncio.get_running_loop()

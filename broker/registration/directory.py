@@ -1,11 +1,11 @@
 """The broker's own directory: which broker it belongs to, and the lock that proves which process
 uses it.
 
-It is formatted and laid out like every node's (see :mod:`raftlog.node.storage.directory`). A broker
-keeps no metadata log in it.
+It has the format and layout of every node's directory (see :mod:`raftlog.node.storage.directory`),
+but without a metadata log.
 
 A broker that has closed its directory in order leaves a file with its broker epoch; the next
-process removes the file before it does anything else, and names the epoch when it registers.
+process removes the file before it does anything else, and sends the epoch when it registers.
 Without the file the shutdown was unclean (KIP-966).
 """
 
@@ -63,7 +63,7 @@ class BrokerDirectory:
 
     ``process``: identifies this process in the registration. A process that later holds the same
     lock file (device and inode, on the same boot, with the same directory id) proves that this
-    process has ended: a cloned disk has the same directory id, but another lock file.
+    process has exited: a cloned disk has the same directory id, but another lock file.
     """
 
     identity: NodeIdentity
@@ -116,8 +116,8 @@ def open_directory(
 ) -> BrokerDirectory:
     """Lock the directory of a broker.
 
-    ``broker_id``: NO_NODE_ID if it is not configured. Raises ConfigError if the directory is not
-    formatted, another broker's, or in use; StorageError.
+    ``broker_id``: NO_NODE_ID if it is not configured. Raises StorageError, and ConfigError if the
+    directory is not formatted, belongs to another broker, or is in use.
     """
     identity = read_identity(directory)
     if identity.cluster_id != cluster_id:

@@ -56,7 +56,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Why the process must end.
+    """Why the process must exit.
 
     ``clean``: True if it was asked to stop, and the controller agreed or the broker was not
     registered.
@@ -67,12 +67,12 @@ class Exit:
 
 
 UNREACHABLE_S = 1.5
-"""Time in seconds without a connection to a controller after which a stopping broker stops without
+"""Time in seconds after which a stopping broker that cannot connect to a controller stops without
 one.
 """
 STOPPING_ATTEMPT_S = 0.3
 """Longest wait in seconds for the answer to a stopping broker's heartbeat, and longest pause before
-the next one: one attempt, with its margin, ends within UNREACHABLE_S.
+the next one: so that one attempt, with its margin, takes less than UNREACHABLE_S.
 """
 
 # A registration refused with one of these errors would be refused again: end at once, so that the
@@ -178,7 +178,7 @@ class Lifecycle:
     @property
     def serve_until(self) -> float:
         """Time when the broker must consider itself fenced unless a controller answers first; -inf
-        if it must now; inf if silence does not matter.
+        if it must do so now; inf if silence does not matter.
         """
         if self.epoch < 0 or self._stale or self.exit is not None:
             return -NEVER
@@ -228,7 +228,7 @@ class Lifecycle:
 
     @property
     def _unreachable_at(self) -> float:
-        """When a stopping broker that cannot connect to any controller stops without one."""
+        """Return when a stopping broker that cannot connect to any controller stops without one."""
         return NEVER if self._stop_until == NEVER else self._connected_at + UNREACHABLE_S
 
     def _is_quiet(self) -> bool:
@@ -295,13 +295,13 @@ class Lifecycle:
         """Process the reply to a registration, which is committed under this broker epoch.
 
         ``heartbeats``: whether they are enabled; the broker's own image decides once it shows this
-        registration, even if it was ahead of this reply (if they are enabled while the reply is on
-        its way, and no further record is written, the broker would send nothing until it is
-        fenced). ``metadata_offset``: offset up to which the controller had decided by then [a later
-        generation of the log may begin with this very registration: an image of its beginning would
-        give the broker partition roles of long ago, and delete the partitions created since].
-        ``generation``: generation of the log that has the registration, which descends from
-        ``previous_generations``.
+        registration, even if it was ahead of this reply. (If heartbeats were enabled while the
+        reply was in transit, and no further record was written, the broker would otherwise send
+        none until it was fenced.) ``metadata_offset``: offset up to which the controller had
+        decided by then. An older image is not used: a later generation of the log may begin with
+        this registration, and an image of its beginning would assign outdated partition roles and
+        delete partitions created since. ``generation``: generation of the log that has the
+        registration; it descends from ``previous_generations``.
         """
         self._registered_in = generation
         self.shown_from = max(epoch, metadata_offset)
@@ -328,7 +328,7 @@ class Lifecycle:
     ) -> None:
         """Process the active controller's answer to a heartbeat.
 
-        The contact dates from the sending of the heartbeat. ``next_within_s``: time in seconds
+        The contact counts from when the heartbeat was sent. ``next_within_s``: time in seconds
         within which the next heartbeat is due, if that is sooner than usual.
         """
         self._in_flight = None
@@ -346,9 +346,8 @@ class Lifecycle:
         self._next_at = now if self._urgent else now + interval_s * self._rng.uniform(0.9, 1.0)
 
     def failed(self, error: ApiError, now: float) -> None:
-        """Record that the request in flight failed, or that its outcome is unknown.
-
-        Registrations and heartbeats may be repeated.
+        """Record that the request in flight failed, or that its outcome is unknown; it may be
+        repeated either way.
         """
         failed, self._in_flight = self._in_flight, None
         self._last_error = str(error)
@@ -403,10 +402,10 @@ class Lifecycle:
     def generation_seen(self, generation: int, now: float) -> None:
         """Process a new generation of the log, or the first that is known.
 
-        A registration in another generation is void. [A broker registers. Before it has fetched
-        anything, the quorum is lost and recovered without this registration. No controller of the
-        shorter log knows the broker epoch, each considers itself stale, and the broker asks for
-        ever.]
+        A registration in another generation is void. (Otherwise: a broker registers, and before it
+        has fetched anything, the quorum is lost and recovered without this registration. No
+        controller of the shorter log knows the broker epoch, each considers itself stale, and the
+        broker retries for ever.)
         """
         self._generation = generation
         self._image_offset, self._registration, self._unfenced = -1, None, False
@@ -414,15 +413,17 @@ class Lifecycle:
             self._begin_again(now)
 
     def log_diverged(self, now: float) -> None:
-        """Register again: the log lacks records that were applied here, perhaps the registration
-        as well.
+        """Register again, as the log lacks records that were applied here, perhaps including the
+        registration.
         """
         self._image_offset, self._registration, self._unfenced = -1, None, False
         if self.epoch >= 0:
             self._begin_again(now)
 
     def heartbeat_soon(self, now: float) -> None:
-        """Send the next heartbeat once none is in flight: the controller must know at once."""
+        """Send the next heartbeat as soon as none is in flight, because the controller must be
+        informed at once.
+        """
         if self.epoch < 0:
             return
         if self._in_flight:
@@ -445,8 +446,8 @@ class Lifecycle:
         """Determine from the broker's own image whether its registration is unfenced, and still the
         current one.
 
-        The broker registers again only if this very process made the current registration
-        (otherwise two live processes with one id would replace each other for ever). An image that
+        The broker registers again only if this same process made the current registration;
+        otherwise two live processes with one id would replace each other for ever. An image that
         has not reached the registration, or belongs to another log, does not count.
         """
         current = self._registration
@@ -473,9 +474,9 @@ class Lifecycle:
             )
 
     def _gone(self, reason: str) -> None:
-        """End, because another process or an operator has ended the registration.
+        """Stop, because another process or an operator has ended the registration.
 
-        For a broker in controlled shutdown that is a clean end.
+        For a broker in controlled shutdown this is a clean exit.
         """
         self._leave(reason, clean=self._stop_until != NEVER)
 

@@ -134,7 +134,9 @@ class RegistrationClient:
         self._in_flight: asyncio.Future[controller_pb2.ControllerResponse] | None = None
 
     def start(self, bound: Sequence[str]) -> None:
-        """Begin to register, as listening at ``bound``, in the order of its listeners."""
+        """Begin to register this process as listening at ``bound``, in the order of its
+        listeners.
+        """
         self._bound = bound
         self.pump()
 

@@ -1,3 +1,3 @@
-"""The shell of a broker's data plane: carries out the decisions of ``broker.partition`` on the
+"""The shell of a broker's data plane: it carries out the decisions of ``broker.partition`` on the
 store, the links and the timer.
 """

@@ -1,13 +1,13 @@
-"""The running partition replicas of a broker: events in, effects carried out in order, on the
-store, the links and one timer.
+"""The running partition replicas of a broker: events go in, and effects are carried out in order on
+the store, the links and one timer.
 
-Nothing is decided here. The promises of the pure part rest on three things that this shell does:
-effects are carried out in their order before the next event; a Flushed is stepped only when the
-disk has confirmed it; and after any error of the store nothing more is stepped or answered: the
-links of waiting clients are closed, which means *outcome unknown*.
+Nothing is decided here. The guarantees of the pure part depend on this shell in three ways: it
+carries out effects in order before the next event; it steps Flushed only when the disk has
+confirmed it; and after any error of the store it steps and answers nothing more, but closes the
+links of waiting clients, which means *outcome unknown*.
 
-Below its free-space reserve the broker stores no records, neither from producers nor from leaders.
-The remaining space is for recovery, and for deletion.
+Below its free-space reserve the broker stores no records, whether from producers or from leaders.
+The remaining space is for recovery and deletion.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ log = structlog.get_logger(__name__)
 NOTES_MAX = 20
 """Maximum number of lines of one kind that a step logs.
 
-A broker may become the leader of thousands of partitions in one step, and logging each takes longer
-than beginning to lead it: meanwhile no request is answered.
+A broker may become the leader of thousands of partitions in one step. Logging each would take
+longer than starting to lead it, and no request is answered meanwhile.
 """
 
 
@@ -99,7 +99,8 @@ class Notes:
 
 
 ENOUGH_FACTOR = 1.25
-"""Multiple of the reserve that must be free before ``low`` ends, so that it does not flap."""
+"""Multiple of the reserve that must be free before ``low`` becomes False, so that it does not flap.
+"""
 MAX_SHARE_OF_DISK = 0.05
 
 
@@ -150,7 +151,7 @@ RETENTION_KEYS = 1_000
 """Number of partitions that one step checks for retention."""
 FETCH_MAX_BYTES = 32 << 20
 """Maximum number of bytes of records in an answer to a consumer, whatever its request allows: they
-pass through memory, and into one message.
+are held in memory, in one message.
 """
 BODIES = frozenset({"produce", "fetch", "list_offsets"})
 """The bodies of a BrokerRequest that are served here."""
@@ -164,8 +165,8 @@ class DataPlane:
     """The shell of a broker's partition replicas.
 
     ``broker_status``: called before each step. ``time_ms``: returns the time. ``failed``: called
-    once, when the broker must stop. ``disk_changed``: called when the disk begins or ceases to hang
-    or to lack space.
+    once, when the broker must stop. ``disk_changed``: called when the disk starts or stops hanging,
+    or falls below or rises above its reserve.
     """
 
     def __init__(
@@ -247,7 +248,7 @@ class DataPlane:
 
     @property
     def replicas(self) -> Partitions:
-        """The pure part, once recovered: for queries, not for steps."""
+        """The pure part, available after recovery; for queries, not for steps."""
         assert self._replicas is not None, "not recovered yet"
         return self._replicas
 
@@ -321,7 +322,9 @@ class DataPlane:
         return replicas.describe_led(request, self._loop.time())
 
     def unserved(self) -> Unserved:
-        """Return the partitions that this broker should lead by its image, but cannot serve."""
+        """Return the partitions that this broker should lead according to its image, but cannot
+        serve.
+        """
         self._step_status()
         return self.replicas.unserved(self._loop.time(), low_space=self.space.low)
 
@@ -385,7 +388,7 @@ class DataPlane:
         self.step(ev.Tick())
 
     def _check(self) -> None:
-        """Once a second, check the free disk space, and for leaders that do not answer."""
+        """Once a second, check the free disk space, and whether leaders answer."""
         if self._over:
             return
         try:
@@ -448,7 +451,7 @@ class DataPlane:
     def _flush_wanted(self, effect: ev.Flush) -> None:
         """Flush once per turn of the loop, when every event that has arrived is processed.
 
-        Never on the loop itself, which a hanging disk would stop, with all heartbeats.
+        Never on the loop itself: a hanging disk would block it, and with it all heartbeats.
         """
         self._flush_token = effect.token
         if not self._flush_due:
@@ -478,7 +481,7 @@ class DataPlane:
             self.step(ev.Flushed(token))
 
     def _fail(self, error: FatalError) -> None:
-        """Stop, and report the error: from here on nothing is acknowledged."""
+        """Stop, and report the error; nothing is acknowledged after this."""
         if self._over:
             return
         self._over = True

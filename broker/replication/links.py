@@ -1,5 +1,5 @@
-"""The links of replica fetches: those of followers, each of which is a session, and one to each
-broker that leads a partition followed here, reconnected as long as it is wanted.
+"""The links of replica fetches: links from followers, each of which is a session, and one link to
+each broker that leads a partition followed here, reconnected as long as it is needed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FollowerSessions:
             self._step(ReplicaFetchReceived(session, message))
 
     def closed(self, session: int) -> None:
-        """End the session of a closed link."""
+        """End a session, as its link has closed."""
         if self._links.pop(session, None) is not None:
             self._step(SessionClosed(session))
 
@@ -133,7 +133,7 @@ class LeaderLink:
                 self._step(ReplicaFetchAnswered(self.leader_id, message))
 
     def send(self, request: pb.ReplicaFetchRequest, overdue_at: float) -> None:
-        """Send a fetch if there is a link; otherwise LinkLost follows."""
+        """Send a fetch if the link is up; otherwise LinkLost follows."""
         link = self._dialer.link
         if link is None:
             return
@@ -159,8 +159,8 @@ class LeaderLink:
 class LeaderLinks:
     """The links to all leaders.
 
-    ``silence_s``: time in seconds beyond the longest parking of a fetch after which its answer is
-    overdue.
+    ``silence_s``: time in seconds, beyond the longest time that a fetch is parked, after which its
+    answer is overdue.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class LeaderLinks:
         self._links[leader_id] = LeaderLink(self._transport, leader_id, endpoint, self._step)
 
     def drop(self, leader_id: int) -> None:
-        """Close the link: no partition is followed on it any more."""
+        """Close the link, as no partition is followed on it any more."""
         known = self._links.pop(leader_id, None)
         if known is not None:
             known.close()

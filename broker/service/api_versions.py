@@ -1,11 +1,11 @@
 """ApiVersions: the requests that clients may send to this broker, by the feature levels that the
 cluster has finalized.
 
-A broker *offers* by its image at the LAO it received, and *accepts* by its newest one. So when it
-offers what a new level brings, every unfenced broker has applied that level and accepts it
-(otherwise broker A could offer a level to a client whose next request goes to broker B, which has
-not applied the level and refuses). When the levels at LAO change, the broker announces that on each
-connection, and closes it after a while: clients make new ones (KIP-778).
+A broker *offers* what its image at the received LAO allows, and *accepts* what its newest image
+allows. So when it offers a request that needs a new level, every unfenced broker has applied that
+level and accepts the request. (Otherwise broker A could offer it to a client whose next request
+goes to broker B, which has not applied the level and refuses.) When the levels at LAO change, the
+broker announces that on each connection and closes it after a while; clients reconnect (KIP-778).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ApiVersions:
         return known
 
     def response(self) -> pb.ApiVersionsResponse:
-        """Return the offer; before LAO is known, the requests that need no level."""
+        """Return the offer; before LAO is known, only the requests that need no level."""
         self._guessed = self._guessed or self._epoch < 0
         level = min(self._levels.get(METADATA_VERSION, MIN_METADATA_VERSION), self._highest())
         offered = pb.ApiVersionsResponse(

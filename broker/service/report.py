@@ -37,7 +37,7 @@ class BrokerTracer(ReplicasTracer, Protocol):
     def fencing_checked(self, why_fenced: str) -> None:
         """Record a client's request that only an unfenced broker serves.
 
-        ``why_fenced``: why it is refused, or "" if it is not.
+        ``why_fenced``: why the request is refused, or "" if it is served.
         """
 
 
@@ -94,7 +94,7 @@ _ALSO = {
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of one broker, for readers that change none.
+    """The parts of one broker, for code that only reads them.
 
     ``now``: seconds of the loop's clock.
     """
@@ -120,9 +120,9 @@ class BrokerReport:
         """Return whether the broker serves, and its state or why not, with the partitions that it
         leads according to the metadata but cannot serve.
 
-        It is not ready while it does not lead partitions that it should lead: a rolling restart
-        must not continue. A condition that passes by itself, or that leaves reads possible, is only
-        reported.
+        It is not ready while it does not lead partitions that it should lead, so that a rolling
+        restart does not continue. A condition that passes by itself, or that leaves reads possible,
+        is only reported.
         """
         why, contradiction = self._parts.fencing.why(), self.log_contradiction
         serving = f"serving up to offset {self._parts.view.applied}"

@@ -1,14 +1,13 @@
 """The requests of clients: reads answered from the image that the gate picks, writes forwarded to
 the active controller; and the permissions of clients.
 
-There is a callback for each request and for each answer; no Task. A broker forwards a write
-unchanged, with the client's identity, and never sends it again once its outcome is unknown.
+Requests and answers are handled by callbacks, without Tasks. A broker forwards a write unchanged,
+with the client's identity, and never sends it again once its outcome is unknown.
 
-The newest image applied here decides on permissions, whichever image answers [a topic is read from
-the image at LAO, which does not have the removal of a permission yet]; and it also decides when the
-answer is sent, not only when the request arrives [a read waits here while a permission is removed
-and every broker acknowledges that]. So a permission whose removal every unfenced broker has applied
-is invalid at all of them.
+Permissions are checked against the newest image applied here, whichever image answers (the image at
+LAO may not have the removal of a permission yet), and again when the answer is sent (a permission
+may be removed, and every broker acknowledge that, while a read waits here). So once every unfenced
+broker has applied the removal of a permission, it is invalid on all of them.
 
 Why: docs/decisions/025-verdicts-by-the-newest-image.md
 """
@@ -94,8 +93,8 @@ class RequestAccess:
     def may_describe(
         self, peer: Peer, resource: Callable[[str], Resource] = topic
     ) -> Callable[[str], bool] | None:
-        """Return a function that tells whether a named resource (by default a topic) may be shown,
-        or None if all may.
+        """Return a function that returns whether a named resource (by default a topic) may be
+        shown, or None if all may.
         """
         if self._rules is None:
             return None
@@ -108,10 +107,10 @@ class RequestAccess:
     def partitions(
         self, peer: Peer, body: str, request: broker_pb2.BrokerRequest, answer: Answer
     ) -> tuple[broker_pb2.BrokerRequest | None, Answer]:
-        """Return (request, answer) without the refused partitions, where the answer inserts their
-        errors in their places.
+        """Return the request without the refused partitions, and an answer function that inserts
+        their errors in their places.
 
-        The request is None if all partitions are refused; the answer was then sent.
+        The request is None if all partitions are refused; the answer has then been sent.
         """
         if self._rules is None:
             return request, answer
@@ -283,7 +282,7 @@ class RequestServer:
         return len(self._gate)
 
     def accept(self, link: Link) -> RequestServer:
-        """Accept a client's link: this object handles them all."""
+        """Accept a client's link; this object handles all links."""
         self._links[link] = None
         return self
 
@@ -303,7 +302,7 @@ class RequestServer:
     def closed(self, link: Any, reason: str) -> None:
         """Drop the waiting requests of a closed client.
 
-        Its writes continue: they may be executed already.
+        Its writes continue, as they may have been executed already.
         """
         self._links.pop(link, None)
         self._gate.abandon(link.peer, lambda pending: pending[0] is link)
@@ -320,8 +319,8 @@ class RequestServer:
             self._release()
 
     def _release(self) -> None:
-        """Answer the reads that can be answered, and continue in the next turn if there are many:
-        thousands may wait for one offset.
+        """Answer the reads that can be answered, and continue in the next turn if there are many,
+        as thousands may wait for one offset.
         """
         self._release_due = False
         begun = self._stopwatch()
@@ -335,11 +334,11 @@ class RequestServer:
                 return
 
     def _renegotiate(self) -> None:
-        """Announce the new offer on every connection, and close each once its outstanding requests
-        have had their time.
+        """Announce the new offer on every connection, and close each after its outstanding
+        requests' timeout.
 
-        A client that knows this message makes a new connection, and leaves the old one when all its
-        requests are answered there.
+        A client that understands this message makes a new connection, and leaves the old one when
+        all its requests there are answered.
         """
         response = broker_pb2.BrokerResponse(api_versions=self._versions.response())
         told = list(self._links)
@@ -418,8 +417,8 @@ class RequestServer:
     # --- reads -----------------------------------------------------------------------------------
 
     def _answer(self, pending: Pending, image: Image) -> None:
-        """Answer a read. Never raises: parked reads are answered in the turn of the event that
-        released them, and an error would leave the later ones unanswered.
+        """Answer a read. Never raises: an error would leave other parked reads, released by the
+        same event, unanswered.
         """
         body = str(pending.request.WhichOneof("body"))
         try:
@@ -563,7 +562,7 @@ class RequestServer:
 
 
 def _api_of(request: broker_pb2.BrokerRequest) -> str:
-    """Return the name of the body; for a write, that of the forwarded body."""
+    """Return the name of the body; for a write, the name of the forwarded body."""
     body = request.WhichOneof("body") or ""
     return request.write.WhichOneof("body") or "" if body == "write" else body
 
@@ -579,7 +578,7 @@ def _answer_safely(
     answer: Callable[..., None], link: ReplyTo, correlation_id: int, **fields: Any
 ) -> None:
     """Answer a request of the data plane. Never raises: the answer is sent in the middle of a step,
-    which fails as a whole.
+    which an error would fail as a whole.
     """
     try:
         answer(**fields)

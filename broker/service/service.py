@@ -1,7 +1,8 @@
 """The broker as a whole: it follows the log, keeps its registration alive, and serves clients.
 
-A shell around the pure parts. Wall clock and randomness are passed in, and it touches the outside
-world only through the transport and the loop's timers, so that it runs unchanged in the simulator.
+A shell around the pure parts. It gets wall clock and randomness as arguments, and affects the
+outside world only through the transport and the loop's timers, so that it runs unchanged in the
+simulator.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTrans
 class Notifications:
     """The callbacks by which the parts of a broker affect each other.
 
-    The parts that are made with these methods as callbacks are passed to ``connect``, before any of
-    them starts. ``now``: seconds of the loop's clock.
+    The parts take these methods as callbacks when they are made; ``connect`` then receives the
+    parts, before any of them starts. ``now``: seconds of the loop's clock.
     """
 
     _follower: MetadataFollower
@@ -87,7 +88,9 @@ class Notifications:
         self._requests, self._watches, self._data = requests, watches, data
 
     def moved(self) -> None:
-        """Process a view that shows more, or received LAO and the controller epoch."""
+        """Process a change of the view: it shows more, or has received LAO and the controller
+        epoch.
+        """
         view = self._view
         if view.moves == self._seen:
             # Only LAO has moved: the registration does not depend on it. Watches at LAO show more.
@@ -112,14 +115,16 @@ class Notifications:
         self._watches.moved()
 
     def _learn_voters(self) -> None:
-        """Pass on the voters, to find the quorum when all configured controllers are gone."""
+        """Pass on the voters, so that the quorum can be found when all configured controllers are
+        gone.
+        """
         voters = self._view.voters
         if voters is not None and voters is not self._voters:
             self._voters = voters
             self._controllers.learn(one.endpoint for one in voters.voters)
 
     def lease_wanted(self) -> None:
-        """Send the next heartbeat at once: a strict read waits."""
+        """Send the next heartbeat at once, as a strict read is waiting."""
         self._lifecycle.heartbeat_soon(self._now())
         self._registration.pump()
 
@@ -133,19 +138,21 @@ class Notifications:
         self._report_leaderless()
 
     def generation_known(self) -> None:
-        """Process the first known generation of the log: its records are applied from now on."""
+        """Record that the generation of the log is known; its records are applied from now on."""
         self._bind_generation(self._view.generation)
         self._lifecycle.generation_seen(self._view.generation, self._now())
         self._registration.pump()
 
     def generation_changed(self) -> None:
-        """Process the replacement of the log by one that descends from it: the view is empty."""
+        """Process the replacement of the log by one that descends from it, which has emptied the
+        view.
+        """
         self._bind_generation(self._view.generation)
         self._lifecycle.generation_seen(self._view.generation, self._now())
         self._replaced(f"the log was replaced by generation {self._view.generation}")
 
     def log_diverged(self) -> None:
-        """Handle a log that lacks records that were applied here: the view is empty."""
+        """Handle a log that lacks records that were applied here, which has emptied the view."""
         self._lifecycle.log_diverged(self._now())
         self._replaced("the log lost records that this broker had applied")
 
@@ -170,7 +177,7 @@ class Notifications:
             self.heartbeat_now()
 
     def heartbeat_now(self) -> None:
-        """Send the next heartbeat at once: the controller must know the broker's new state."""
+        """Send the next heartbeat at once, as the controller must know the broker's new state."""
         self._lifecycle.heartbeat_soon(self._now())
         self._registration.pump()
 
@@ -192,16 +199,16 @@ class BrokerService:
     """One broker. Must be made on the event loop.
 
     ``start`` listens, registers and follows; ``run`` does so and returns when the broker has to
-    end; ``stop`` leaves the cluster in order (controlled shutdown) and makes ``run`` return.
+    stop; ``stop`` leaves the cluster in order (controlled shutdown) and makes ``run`` return.
 
-    ``incarnation_id``: a UUID, new for each process. ``store``: its partition replicas, opened and
-    not yet recovered, which the caller closes after the broker; None if the broker stores no
-    partitions. ``wall_clock_ms``: its own clock, which is adjusted to the controllers' time and
-    stamps the records that it appends. ``stopwatch``: seconds that advance within a turn of the
-    loop. ``tracer``: observes the broker. ``client_rules``: the identities of its clients, and
-    their permissions; None if every client may do everything. ``request_figures``: counters of
-    answers, or None for new ones. ``journal``: receives the events that operators may look up
-    later. ``generation``: that of the log to which the broker's directory belongs.
+    ``incarnation_id``: a UUID, new for each process. ``store``: its partition replicas, opened but
+    not yet recovered; the caller closes it after the broker; None if the broker stores no
+    partitions. ``wall_clock_ms``: its own clock; adjusted to the controllers' time, it stamps the
+    records that the broker appends. ``stopwatch``: seconds that advance within a turn of the loop.
+    ``tracer``: observes the broker. ``client_rules``: the identities of its clients, and their
+    permissions; None if every client may do everything. ``request_figures``: counters of answers,
+    or None for new ones. ``journal``: receives the events that operators may look up later.
+    ``generation``: generation of the log to which the broker's directory belongs.
     ``bind_generation``: durably records another generation in the directory, or raises
     StorageError. ``previous_broker_epoch``: broker epoch under which the directory was last closed
     in order; -1 if it was not.
@@ -253,7 +260,7 @@ class BrokerService:
         )
         self._lease = ReadLease(lambda: self._lifecycle.epoch, notifications.lease_wanted)
         self.time = QuorumTime(wall_clock_ms, self._loop.time)
-        """The time, as the active controller announces it."""
+        """The time as announced by the active controller."""
         # Separate clients, and so links: a heartbeat never waits for a client's write.
         self._registration_client = RegistrationClient(
             settings,
@@ -386,7 +393,7 @@ class BrokerService:
 
     @property
     def settings(self) -> BrokerSettings:
-        """The settings that it was made with."""
+        """The settings that the broker was made with."""
         return self._settings
 
     @property
@@ -405,17 +412,17 @@ class BrokerService:
 
     @property
     def running(self) -> bool:
-        """False once the broker was closed, or has ended."""
+        """False once the broker was closed or has stopped."""
         return not self._closed and not self._done.done()
 
     @property
     def fatal(self) -> BaseException | None:
-        """The error with which the broker has ended; None if it runs, or ended normally."""
+        """The error that stopped the broker; None if it is running or stopped normally."""
         return self._done.exception() if self._done.done() else None
 
     @property
     def exit(self) -> Exit | None:
-        """Why this broker has ended; None if it has not."""
+        """Why this broker has stopped; None if it has not."""
         return self._lifecycle.exit
 
     @property
@@ -426,11 +433,11 @@ class BrokerService:
     async def start(
         self, *, serving: Callable[[str, Acceptors], Serving] = lambda _, served: Serving(served)
     ) -> None:
-        """Recover, listen, then begin to follow and to register.
+        """Recover and listen, then begin to follow and to register.
 
-        ``serving``: returns which of a listener's possible services are served on it. Raises
-        ConfigError if an address cannot be bound, CorruptLogError and StorageError for a damaged or
-        unreadable store.
+        ``serving``: returns the services of a listener, out of those possible. Raises ConfigError
+        if an address cannot be bound, CorruptLogError and StorageError for a damaged or unreadable
+        store.
         """
         acceptors: Acceptors = {
             Conversation.BROKER: self.requests.accept,
@@ -472,7 +479,7 @@ class BrokerService:
         )
 
     async def run(self) -> Exit:
-        """Run from start to end; return why the broker ended.
+        """Start, run, and return why the broker stopped.
 
         Raises ConfigError, and FatalError if the log could not be followed.
         """
@@ -483,14 +490,16 @@ class BrokerService:
             await self.close()
 
     async def ended(self) -> Exit:
-        """Wait until the broker has to end.
+        """Wait until the broker has to stop.
 
         Raises FatalError.
         """
         return await asyncio.shield(self._done)
 
     def fail(self, error: FatalError) -> None:
-        """End with this error, which ``ended`` raises, unless there is an earlier reason to end."""
+        """Stop with this error, which ``ended`` raises, unless there is an earlier reason
+        to stop.
+        """
         if not self._done.done():
             self._done.set_exception(error)
 
@@ -533,5 +542,7 @@ class BrokerService:
 
 
 def _split(rng: random.Random) -> random.Random:
-    """Return a generator for one part: a change in one part does not reshuffle the others."""
+    """Return a generator for one part, so that a change in one part does not affect the random
+    numbers of the others.
+    """
     return random.Random(rng.getrandbits(64))

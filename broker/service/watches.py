@@ -3,9 +3,9 @@
 A response is sent on a link only while the link has room, so a slow reader holds a bounded amount
 of memory, however much changes. Work is done in turns, between which everything else is served.
 
-A *handle* stands for one watch, for the hub and for the shell: alone on a stream, or shared with
-others. Equal responses to several watches of one stream are sent as one response that names them
-all.
+A *handle* represents one watch to the hub and to the shell, whether the watch has a stream of its
+own or shares one. Equal responses to several watches of one stream are sent as one response that
+names them all.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Shell(Protocol):
         """Record that a stream has responses to send at the end of this turn."""
 
     def close_later(self, link: Link) -> None:
-        """Close a link without further watches later, if its client does not."""
+        """Close a link that has no more watches after a while, if its client does not."""
 
     def schedule_turn(self) -> None:
         """Do the due work soon."""
@@ -206,8 +206,8 @@ class WatchStream:
 
 
 class _LastNumbered:
-    """A cache of the last response with its watches, as an item of an envelope: many streams get
-    the same response for the same ids.
+    """A cache of the last response with its watches, as an item of an envelope, because many
+    streams get the same response for the same ids.
     """
 
     def __init__(self) -> None:
@@ -228,7 +228,7 @@ _last = _LastNumbered()
 
 
 class _Numbered:
-    """A watch of a stream with several."""
+    """A watch on a stream that has several."""
 
     __slots__ = ("_id", "_stream")
 
@@ -257,16 +257,19 @@ class _Numbered:
 log = structlog.get_logger(__name__)
 
 TICK_S = 0.1
-"""Interval in seconds between checks for watchers that wait for progress, and for fencing."""
+"""Interval in seconds between checks for fencing, and for watchers that need a progress response.
+"""
 LINGER_S = 5.0
-"""Time in seconds until a link whose watch has ended is closed, if its client has not closed it."""
+"""Time in seconds after which a link whose watch has ended is closed, if its client has not closed
+it.
+"""
 _SHUTTING_DOWN = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")
 
 
 class Watches:
     """All watches of one broker.
 
-    ``why_fenced``: returns why nothing is served now, or "" if it is.
+    ``why_fenced``: returns why the broker serves nothing now, or "" if it serves.
     """
 
     def __init__(
@@ -340,7 +343,7 @@ class Watches:
     # --- changes of the view ---------------------------------------------------------------------
 
     def moved(self) -> None:
-        """Process a view that shows more, or received LAO."""
+        """Process a change of the view: it shows more, or has received LAO."""
         hub = self.hub
         if hub.is_idle:
             return
@@ -350,7 +353,7 @@ class Watches:
             self.schedule_turn()
 
     def log_replaced(self, message: str) -> None:
-        """End all watches: the log was replaced, and the view emptied."""
+        """End all watches, because the log was replaced and the view emptied."""
         error = ApiError(ErrorCode.INCONSISTENT_GENERATION, message, field="since.generation")
         self._send_all(self.hub.end_all(error, resumable=False))
 
@@ -424,11 +427,11 @@ class Watches:
         return self._view.tip if mode == pb.LATEST else self._view.repeatable
 
     def close_later(self, link: Link) -> None:
-        """Close a link without further watches later, if its client does not."""
+        """Close a link that has no more watches after a while, if its client does not."""
         self._loop.call_later(LINGER_S, link.close, "the watch has ended")
 
     def schedule_turn(self) -> None:
-        """Do the due work in a separate turn: the caller has more urgent work."""
+        """Do the due work in a separate turn, as the caller has more urgent work."""
         self._flush()
         if not self._turn_due and not self._closing:
             self._turn_due = True

@@ -1,8 +1,9 @@
-"""The changes that a broker keeps, so that a watch can continue at another broker. Pure.
+"""The changes that a broker keeps, so that a watch that began at another broker can continue here.
+Pure.
 
 Chunks are added in order, as they are applied, and kept unchanged. Their changes are computed when
-a watcher first needs them: a broker without watchers spends nothing. That needs an image below the
-chunk: some chunks have theirs, and the following chunks are folded into it.
+a watcher first needs them, so a broker without watchers spends nothing. The computation needs the
+image before the chunk: some chunks keep theirs, and the chunks after them are folded into it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from raftlog.metadata.selectors import path_of
 
 IMAGE_EVERY_CHUNKS = 64
 IMAGE_EVERY_BYTES = 256 << 10
-"""Interval between kept images: in chunks, and in bytes of chunks."""
+"""Interval between kept images, in chunks and in bytes."""
 _IMAGE_BYTES, _IMAGE_FACTOR = 4096, 8
-"""Estimated cost of an image in bytes, in addition to the next one that is kept. A high
-estimate.
-"""
+"""Estimated size in bytes that an image adds to the next one that is kept; a high estimate."""
 _CHUNK_BYTES = 300
 _CHANGE_BYTES, _CHANGE_FACTOR = 900, 2
 """Estimated memory of a change, in addition to its bytes in the log."""
@@ -56,13 +55,13 @@ class _Entry:
         self.chunk = chunk
         self.before: Image | None = None
         self.keeps_image = False
-        """True if the following chunks need its image."""
+        """True if the following chunks need this chunk's image."""
         self.changes: list[Kept] | None = None
         self.bytes = len(chunk) + _CHUNK_BYTES
 
 
 class History:
-    """All changes after ``start``, within about ``max_bytes`` of memory."""
+    """All changes after ``start``, using about ``max_bytes`` of memory at most."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -93,7 +92,7 @@ class History:
         self._chunks_since_image = self._bytes_since_image = 0
 
     def needs_image(self, chunk_bytes: int) -> bool:
-        """Return whether to keep the image before the next chunk, which has ``chunk_bytes``."""
+        """Return whether to keep the image before the next chunk, of ``chunk_bytes``."""
         return (
             not self._entries
             or self._chunks_since_image >= IMAGE_EVERY_CHUNKS

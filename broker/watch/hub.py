@@ -1,14 +1,14 @@
 """The watchers of one broker, and the next response to each. Pure.
 
-Watchers with the same selection, level and rights are a *group*: a change is evaluated once per
-group, and its members get the same bytes. A level (at LAO, or at the tip) has a *head*, the
-position up to which the groups were sent the changes. A member at the head is *live*: a change
-costs only the groups that it concerns (``SelectorIndex``), and an idle watcher nothing.
+Watchers with the same selection, level and rights form a *group*: a change is evaluated once per
+group, and all members get the same bytes. Each level (at LAO, or at the tip) has a *head*, the
+position up to which its groups were sent the changes. A member at the head is *live*: a change
+costs work only for the groups that it concerns (``SelectorIndex``), and none for other watchers.
 
-Any other watcher catches up from the history, with its own position: a new watcher, one that was
-sent more than it reads, and one that has seen more elsewhere than this broker knows. Nothing is
-queued for it, so a slow watcher holds no memory; when the changes that it needs have left the
-history, it gets an error and ends.
+Any other watcher catches up from the history, at its own position: a new one, one that reads too
+slowly, or one that has seen more on another broker than this broker knows. Nothing is queued for
+it, so a slow watcher uses no memory; when the changes that it needs have left the history, its
+watch ends with an error.
 
 ``WatchHub.work`` does one bounded piece at a time.
 """
@@ -40,7 +40,7 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 class SelectorIndex:
     """Groups of watchers by their selectors.
 
-    A look-up costs one step for each length of a prefix, and one for each group found.
+    A look-up takes one step per distinct prefix length, and one per group found.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ EARLY_S = 1.0
 
 
 class ProgressClock:
-    """The time of each watcher's last response.
+    """The times of the watchers' last responses.
 
     Intervals are rounded up to a power of two times LEAST_MS; watchers with the same interval share
     a queue, so that only its front is examined.
@@ -139,7 +139,7 @@ class ProgressClock:
     def due(self, now: float, stale_offset: int) -> Watcher | None:
         """Return a watcher that should get a response, or None if none is due.
 
-        ``stale_offset``: a watcher that has received nothing after this offset is due sooner.
+        ``stale_offset``: a watcher that has received nothing above this offset is due sooner.
         """
         for interval, queue in self._queues.items():
             watcher, sent_at = next(iter(queue.items()))
@@ -185,7 +185,8 @@ class Sending(NamedTuple):
 class Group:
     """Watchers with the same selection.
 
-    ``mode``: REPEATABLE or LATEST. ``asker``: whose rights apply, or None if all have the same.
+    ``mode``: REPEATABLE or LATEST. ``asker``: the client whose rights apply, or None if all have
+    the same rights.
     """
 
     mode: int
@@ -202,8 +203,8 @@ class Watcher:
     handle: Handle
     group: Group
     position: Position | None
-    """Position up to which the watcher was sent the changes, or from which it will be; None to
-    begin at the next image.
+    """Position up to which the watcher was sent the changes, or from which it will be sent them;
+    None to begin at the next image.
     """
     listing: Iterator[Listed | None] | None = None
     listed: Image | None = None
@@ -234,7 +235,7 @@ class WatchHub:
 
     ``image_of``: returns the newest image that a mode shows, or None if it is unknown now.
     ``permits``: returns whether an asker may see an entity, by its kind and key. ``has_room``:
-    returns whether a handle accepts more.
+    returns whether a handle can accept more data.
     """
 
     def __init__(
@@ -283,7 +284,7 @@ class WatchHub:
     # --- input -----------------------------------------------------------------------------------
 
     def needs_image(self, chunk_bytes: int) -> bool:
-        """Return whether the image before the next chunk, which has ``chunk_bytes``, is needed."""
+        """Return whether the image before the next chunk, of ``chunk_bytes``, is needed."""
         return bool(self._watchers) or self.history.needs_image(chunk_bytes)
 
     def applied(self, before: Image | None, chunk: bytes, last_offset: int, epoch: int) -> None:
@@ -310,7 +311,7 @@ class WatchHub:
         return not self._watchers and history.bytes <= history.max_bytes
 
     def moved(self, floor: int) -> None:
-        """Wake the watchers after an image that shows more may have become available.
+        """Wake the watchers, as an image that shows more may have become available.
 
         ``floor``: changes above it are still needed.
         """
@@ -363,9 +364,9 @@ class WatchHub:
     def end_all(self, error: ApiError, *, resumable: bool = True) -> list[Sending]:
         """End all watches, each with the last token, if any, from which it can continue elsewhere.
 
-        ``resumable``: False if the log was replaced, so that no position in the previous one is
-        valid (such a position would be sent with the new generation and accepted by every broker,
-        and the client would get half of one log and half of the other).
+        ``resumable``: False if the log was replaced, so that no position in the previous log is
+        valid. (Such a position would be sent with the new generation, every broker would accept it,
+        and the client would get parts of both logs.)
         """
         self._deliveries.clear()
         return [
@@ -506,8 +507,8 @@ class WatchHub:
         return sendings
 
     def _step(self, watcher: Watcher) -> list[Sending]:
-        """Do one step of a watcher that was removed from those behind, and put it where it
-        belongs.
+        """Do one step for a watcher that was removed from those that are behind, and put it where
+        it now belongs.
         """
         image, start = self._image_of(watcher.group.mode), self.history.start
         if image is None:
@@ -602,7 +603,7 @@ class WatchHub:
     # --- other responses -------------------------------------------------------------------------
 
     def _progress(self, now: float) -> list[Sending] | None:
-        """Send its position to a watcher that has received nothing for a while."""
+        """Send a watcher that has received nothing for a while its position."""
         if self._deliveries:
             return None
         watcher = self._clock.due(now, self.history.middle)

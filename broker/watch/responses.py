@@ -1,8 +1,8 @@
 """Responses to watchers, as bytes, and the initial list of a watch: the selected entities of one
 image. Pure.
 
-Each change is encoded once for all watchers. A response is the concatenation of its fields, as
-protobuf defines a message, so responses to different watchers contain the same bytes of a change.
+Each change is encoded once for all watchers. In protobuf a message is the concatenation of its
+fields, so responses to different watchers contain the same bytes for a change.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def initial_field(kind: str, key: str, path: str, value: Any, image: Image) -> b
 
 
 def response(at: pb.WatchToken | None, changes: Iterable[bytes] = ()) -> bytes:
-    """Return a response up to a token."""
+    """Return a response with these changes, up to the token ``at``."""
     head = b"" if at is None else pb.WatchResponse(token=at).SerializeToString()
     return head + b"".join(changes)
 
@@ -171,4 +171,5 @@ _POINTS: dict[str, Callable[[Image, list[str]], Iterator[Entity]]] = {
     "partition": _partition_point,
     "broker": _broker_point,
 }
-"""Look-ups by kind: yield an entity, given the rest of its path, and the entities below it."""
+"""Look-ups by kind: each yields an entity, given the rest of its path, and the entities below it.
+"""
