@@ -7,7 +7,7 @@ Applications use :class:`Client`, or :class:`AsyncClient` on an event loop::
     with raftlog.connect("127.0.0.1:9092") as client:
         client.topics.create("orders", partitions=6, acks="visible")
 
-The names below are imported on first use: nodes and commands need none of them.
+The names below are imported on first use, as nodes and commands do not need them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""KIP-343's names for concepts that have other names now, for readers who know the old ones.
+"""KIP-343's names for concepts that have other names today.
 
 Error texts and ``raftlog`` help take the names from here; docs/protocol.md has the table.
 """
@@ -12,7 +12,7 @@ OLD_NAMES: dict[str, str] = {
     "AlterPartition": "IsrChange",
     "registration version": "BrokerInfo version",
 }
-"""Present name -> KIP-343's name."""
+"""Current name -> KIP-343's name."""
 
 
 def with_old_name(name: str) -> str:

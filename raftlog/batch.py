@@ -4,25 +4,17 @@ afterwards.
 A batch is the atom of the log: it is appended, replicated, committed and applied as a whole.
 Layout, big-endian::
 
-    u32 length      of all that follows this field
-    u32 crc32c      (Castagnoli) of all that follows this field
-    u8  magic       1
-    u8  attributes  bit 0: control batch (written by the quorum itself)
-    u16 principal length
-    u32 record count, at least 1; each record takes one offset
-    i64 base offset
-    i32 epoch
-    i64 timestamp_ms    by the clocks of a majority of the voters; hardly ever goes back
-    i64 client id   0: none      (the offset of the client's OpenClient record)
-    i64 sequence    0: none
-    i64 all below done
-    principal, UTF-8
-    records, each: u16 type, u8 version, u8 zero, u32 length,
-                    body (protobuf, see proto/raftlog/wire/records)
+    u32 length of all that follows this field u32 crc32c (Castagnoli) of all that follows this field
+    u8 magic 1 u8 attributes bit 0: control batch (written by the quorum itself) u16 principal
+    length u32 record count, at least 1; each record takes one offset i64 base offset i32 epoch i64
+    timestamp_ms by the clocks of a majority of the voters; may very rarely decrease i64 client id
+    0: none (the offset of the client's OpenClient record) i64 sequence 0: none i64 all below done
+    principal, UTF-8 records, each: u16 type, u8 version, u8 zero, u32 length, body (protobuf, see
+    proto/raftlog/wire/records)
 
-A *chunk* is one or more whole batches with contiguous offsets, back to back: what is stored under
-one key, sent in one message, and exported in one piece. Nothing between the leader and the reader
-of a record decodes it.
+A *chunk* is one or more whole batches with contiguous offsets, back to back: the unit that is
+stored under one key, sent in one message, and exported in one piece. Records are not decoded on the
+way from the leader to their reader.
 """
 
 from __future__ import annotations
@@ -324,8 +316,8 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
 
 
 def bodies(chunk: bytes, header: BatchHeader) -> Iterator[Body]:
-    """Yield (type, version, body) of each record in a batch. Raises CorruptLogError if the records
-    do not fill the batch exactly.
+    """Yield (type, version, body) of each record in a batch. Raises CorruptLogError unless the
+    records exactly fill the batch.
     """
     position = records_position(chunk, header)
     end = header.position + header.size

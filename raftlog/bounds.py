@@ -21,7 +21,7 @@ MESSAGE_MAX_BYTES: Final = 64 << 20
 """Largest message of any kind, in bytes, unless ``socket.request.max.bytes`` is lower."""
 
 DIRECTORY_NONCES_MAX = 16
-"""Number of its own starts that a data directory remembers and reports."""
+"""Maximum number of a node's starts that its data directory remembers and reports."""
 REPLICA_LOGS_MAX: Final = 2_000
 """Maximum number of reports about replicas of leaderless partitions in one heartbeat."""
 CONTROLLER_REQUEST_MAX_BYTES: Final = 4 << 20
@@ -189,8 +189,8 @@ class TransportLimits:
     """Maximum number of connections with an open call per address."""
     max_connections_per_principal: int = 2**31 - 1
     max_observer_lanes: int = 1_024
-    """Maximum number of observers' lanes, open or offered; one address may hold at most half of
-    what is free.
+    """Maximum number of observers' lanes, open or offered; one address may hold at most half of the
+    free ones.
     """
     max_client_lanes: int = 4_096
     """Maximum number of lanes for clients and for brokers that send requests; a broker has
@@ -201,16 +201,16 @@ class TransportLimits:
     max_streams_per_connection: int = 128
     max_streams: int = 4_096
     """Maximum number of streams of one conversation on all connections, and of unary calls; one
-    connection may hold at most half of what is free.
+    connection may hold at most half of the free ones.
     """
     max_watch_streams: int = 32_768
-    """Maximum number of watch streams, which a broker counts itself."""
+    """Maximum number of watch streams; the broker itself counts them."""
     turn_ms: float = TURN_MAX_MS
     """Longest time in ms that a turn of the event loop spends on one conversation's messages."""
     long_turn_ms: float = 0.8 * TURN_MAX_MS
-    """CPU time of a turn in ms from which a pause of the same length follows. Less than a whole
-    turn, so that a full turn is followed by a pause, too. gRPC accepts one new call per turn of the
-    loop: without pauses, a caller behind a hundred calls waits up to two seconds.
+    """CPU time of a turn in ms above which the turn is followed by a pause of the same length. Less
+    than a whole turn, so that a full turn is followed by a pause. gRPC accepts one new call per
+    turn of the loop: without pauses, a caller behind a hundred calls waits up to two seconds.
     """
     handshake_timeout_ms: int = 3_000
     """Time in ms after which a connection whose protocol is still unknown is closed."""
@@ -245,16 +245,15 @@ MAX_FOLLOWERS = 64
 Observers and clients have their own places, and never use these.
 """
 LANE_RECORD_MAX_BYTES = 16 << 10
-"""Largest content of a TLS record, in bytes: the part of one that a lane holds while it is
-incomplete.
+"""Largest content of a TLS record, in bytes: a lane holds up to that much of an incomplete record.
 """
 _WRITE_BUFFERS = 2
 """Number of write buffers: one being filled, and one being flushed."""
 
 
 def memory_bounds(limits: TransportLimits, role: str) -> dict[str, int]:
-    """Return the memory bound of each part of a node that holds data for its peers and its log, in
-    bytes.
+    """Return the memory bound, in bytes, of each part of a node that holds data of its peers or its
+    log.
 
     ``role``: "controller" or "broker". Excludes metadata: an image grows with the number of topics
     and brokers.

@@ -53,8 +53,8 @@ class OperationName(StrEnum):
 
 
 def _with_type(principal: str | None) -> str | None:
-    """Require a principal to have its type: one without a type would match no entry, which looks
-    like an answer.
+    """Require a principal to include its type: without one it would match no entry, which would
+    look like a valid result.
     """
     if principal is not None and not principal.startswith("User:"):
         raise typer.BadParameter(f"--principal {principal!r} has no type: write 'User:{principal}'")
@@ -185,7 +185,7 @@ class Verdict:
 
 @dataclass
 class Verdicts:
-    """The decisions about a principal. Exit code 1 if at least one denies."""
+    """The decisions about a principal. Exit code 1 if at least one of them denies."""
 
     offset: int
     authorizer_enabled: bool

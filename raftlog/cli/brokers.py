@@ -61,10 +61,10 @@ async def list_(client: AsyncClient) -> Answer[Visibility]:
     """List the registered brokers: state, epoch, applied offset, lag.
 
     APPLIED is the offset that "latest" reads show, LAO the lowest acknowledged offset that the
-    broker knows, LAG the number of committed records it has not applied. A * marks the brokers that
-    hold LAO back. EPOCH is the broker epoch (KIP-343's incarnation id), FOR how long the broker has
-    been in its STATE (>: at least since this controller became active), REASON why it is in that
-    state.
+    broker knows, LAG the number of committed records that it has not applied. A * marks the brokers
+    that hold LAO back. EPOCH is the broker epoch (KIP-343's incarnation id), FOR the time that the
+    broker has been in its STATE (>: at least since this controller became active), REASON why it is
+    in that state.
 
     \b
     Examples:
@@ -153,12 +153,12 @@ async def drain(
 
     The brokers may be dead, or unregistered; registered brokers are cordoned first, and stay
     cordoned. New replicas are placed by racks and replica counts. A few partitions move at a time.
-    The command may be interrupted and run again: it continues with the remaining partitions, and
-    picks another target where one has died. Exit code 3 if any replica is left.
+    The command may be interrupted and run again: it then continues with the remaining partitions,
+    and replaces targets that have died. Exit code 3 if any replica is left.
 
     --throttle bounds the bytes per second for replicas that are being added; replicas in the ISR
-    are not throttled. When all replicas have moved, the throttle that was set before applies again,
-    or none. If the command ends earlier, its throttle stays, and it prints how to remove it.
+    are not throttled. When all replicas have moved, the command restores the previous throttle, if
+    any. If it ends earlier, its throttle stays, and it prints how to remove it.
 
     \b
     Examples:
@@ -231,7 +231,7 @@ def _cells(one: BrokerStatus) -> list[object]:
 
 
 def span(ms: int) -> str:
-    """Return a duration in the largest unit of which it has at least two."""
+    """Return a duration as text, in the largest unit of which it contains at least two."""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
         if ms >= 2 * size:
             return f"{ms // size} {unit}"

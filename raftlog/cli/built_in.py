@@ -27,7 +27,8 @@ class Command(NamedTuple):
     for a group whose commands are all listed here.
     """
     help: str
-    """The first sentence of the command's own help: the list of all commands loads none of them."""
+    """The first sentence of the command's own help, so that the list of commands need not load any.
+    """
     section: str = ""
     """The section of ``raftlog --help`` that lists it, or empty for a command in a group."""
     extras: tuple[str, ...] = ()
@@ -117,7 +118,7 @@ Security
   acls               raftlog.cli.acls:app                -              Access control entries: which principal may do what.
   certs              raftlog.cli.certs:app               certs          Certificates for mutual TLS, and tokens: make and inspect them.
 """  # noqa: E501
-"""Sections, and in each the commands: name, place, extras that it needs, help."""
+"""Sections with their commands: name, entry point, required extras, help."""
 
 
 def _commands() -> Iterator[Command]:
@@ -168,7 +169,9 @@ _BY_SECOND: Mapping[tuple[str, str], str] = {
     ("configs", "check"): "config",
     ("configs", "keys"): "config",
 }
-"""The group, where both words are names of commands and the second one decides."""
+"""(first word, second word) -> the group, where both words name a command and the second
+decides.
+"""
 
 
 def respelled(arguments: Sequence[str]) -> list[str]:
@@ -211,8 +214,8 @@ def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = 
     """Return the message for a command that lacks a module, or None if no extra installs the
     module.
 
-    ``extras``: the extras without which the command cannot work; if one of them installs the
-    module, all are named.
+    ``extras``: the extras that the command requires; if one of them installs the module, the
+    message names all of them.
     """
     module = (error.name or "").partition(".")[0]
     bringing = BROUGHT_BY.get(module, ())

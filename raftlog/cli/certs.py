@@ -54,7 +54,7 @@ class Certificates:
 
 
 def _show(rows: Sequence[Certificate]) -> None:
-    """Print one line for each field of each certificate."""
+    """Print one line per field of each certificate."""
     for at, one in enumerate(rows):
         if at:
             print_line("")
@@ -189,8 +189,8 @@ def issue(
 
 
 def _settings(paths: PairPaths, ca: Path) -> dict[str, str]:
-    """Return the TLS configuration keys, with absolute paths: a relative path would depend on the
-    reader's directory.
+    """Return the TLS configuration keys, with absolute paths, which do not depend on the working
+    directory.
     """
     return {
         "tls.certificate.file": str(paths.certificate.absolute()),

@@ -191,7 +191,7 @@ async def upgrade(
     """Raise levels, all or none.
 
     Every voter and every registered broker must support the new levels. Afterwards the cluster
-    refuses programs that do not.
+    refuses programs that do not support them.
 
     \b
     Examples:
@@ -213,8 +213,8 @@ async def downgrade(
 ) -> Answer[FeatureUpdate]:
     """Lower levels, all or none.
 
-    Refused while a voter or a broker does not support the lower level. Prints what the downgrade
-    gives up to stderr as a warning, even with --validate-only.
+    Refused while a voter or a broker does not support the lower level. Warns on stderr of what the
+    downgrade gives up, even with --validate-only.
 
     \b
     Examples:
@@ -362,7 +362,7 @@ ExpectedCursor = Annotated[int | None, expected_offset("cursor", "SET AT")]
 async def list_cursors(client: AsyncClient) -> Answer[CursorListing]:
     """List the export cursors.
 
-    Each node keeps its log from END onwards, unless that takes more than
+    Each node keeps its log from END onwards, unless the log exceeds
     metadata.export.cursor.max.bytes. END is the first offset that the export does not have yet, LAG
     the number of committed records from END onwards, MOVED the time at which the cursor was last
     set. A cursor is "passed" if the active controller's log begins above END: records that the
@@ -443,7 +443,7 @@ async def delete_cursors(
     expected: ExpectedCursor = None,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[OffsetResult]]:
-    """Remove export cursors: nodes may then delete the log that they held.
+    """Remove export cursors: nodes may then delete the log that the cursors held.
 
     Does not touch the exports themselves.
 

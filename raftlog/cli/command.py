@@ -1,9 +1,9 @@
 """Commands as functions that return an :class:`Answer`.
 
 Most are coroutines that take a client and their own arguments. :func:`command` adds the options
-that commands of a kind share, connects the client, prints the answer as JSON or for people, and
-ends with the error's exit code. The client and its values are imported only when a command runs:
-its help needs neither.
+that commands of a kind share, connects the client, prints the answer as JSON or as text, and exits
+with the error's code. The client and its values are imported only when a command runs, as its help
+needs neither.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _SHARED: dict[str, tuple[Any, Any]] = {
 READ = ("read", "bootstrap_server", "timeout", "as_json")
 """The options of a read, which brokers answer."""
 SERVER = ("bootstrap_server", "timeout", "as_json")
-"""The options of a request that any broker answers itself."""
+"""The options of a request that any broker can answer."""
 ASK = ("bootstrap_controller", "timeout", "as_json")
 """The options of a request to the active controller."""
 EITHER = ("bootstrap_server", "bootstrap_controller", "timeout", "as_json")
@@ -88,7 +88,7 @@ class Answer(Generic[T]):
     document: T
     """The value that --json prints, through :func:`raftlog.text.to_json`."""
     show: Callable[[], object]
-    """Function that prints the same for people."""
+    """Function that prints the same as readable text."""
     errors: Sequence[Exception] = ()
     """Failures; the command raises the last one."""
 
@@ -205,8 +205,8 @@ def open_client(
     """Return a client of the brokers, or of the controllers if no broker is given.
 
     An option is None if the command does not have it. Raises ConfigError. The client's first call
-    raises NetworkError if nothing listens at the addresses: a mistyped port should not cost the
-    whole timeout.
+    raises NetworkError if nothing listens at the addresses, so that a mistyped port does not cost
+    the whole timeout.
     """
     from raftlog.client.admission import require_listener
     from raftlog.client.async_client import AsyncClient
@@ -236,7 +236,7 @@ def open_client(
 
 def finish(answer: Answer[Any], *, as_json: bool) -> None:
     """Print an answer, and raise its last error; earlier errors go to stderr unless the document
-    contains them all.
+    contains all of them.
     """
     if as_json:
         print_json(answer.document)
@@ -251,7 +251,7 @@ def finish(answer: Answer[Any], *, as_json: bool) -> None:
 async def written(
     write: Awaitable[WriteResult[ItemT]], done: str | Callable[[ItemT], str]
 ) -> Answer[WriteResult[ItemT]]:
-    """Return the answer of a write. ``done``: the result of an accepted item, in words."""
+    """Return the answer for a write. ``done``: text for an accepted item."""
     errors: Sequence[RaftlogError] = ()
     try:
         result: WriteResult[Any] = await write

@@ -1,4 +1,4 @@
-"""Completion by TAB: the words that the shell asks about, and what the cluster offers.
+"""Completion by TAB: the words that the shell passes, and names from the cluster.
 
 The shell runs the program with `_RAFTLOG_COMPLETE` and the words typed so far in environment
 variables; Typer answers. This module reads them first, so that only one command is built.
@@ -23,7 +23,7 @@ ASKED = "_RAFTLOG_COMPLETE"
 INSTALL = "--install-completion"
 SHOW = "--show-completion"
 ANSWER_S = 0.15
-"""Longest wait for the cluster, in seconds: completion must feel instant."""
+"""Maximum wait for the cluster, in seconds, as completion must feel instant."""
 MOST = 200
 
 
@@ -41,7 +41,7 @@ def words_to_complete() -> list[str] | None:
     """Return the words after the program's name on the line that the shell completes, or None
     outside completion.
 
-    The word being typed is left out: `raftlog top` is completed among all commands.
+    The word being typed is left out, so `raftlog top` is completed among all commands.
     """
     if not os.environ.get(ASKED, "").startswith("complete"):
         return None
@@ -140,7 +140,7 @@ def _beginning(incomplete: str, find: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _config_kind() -> str:
-    """Return the kind from the line itself: an incomplete line is not parsed yet."""
+    """Return the kind from the line itself, as an incomplete line is not parsed yet."""
     return next(iter((words_to_complete() or [])[2:]), "")
 
 

@@ -133,7 +133,7 @@ def doctor(
 
 
 async def _survey_repeatedly(look: Look, timeout_s: float, *, as_json: bool) -> None:
-    """Survey and show the findings repeatedly, until Ctrl-C."""
+    """Survey the cluster and show the findings repeatedly, until Ctrl-C."""
     clear = _CLEAR if sys.stdout.isatty() and not as_json else ""
     while True:
         answer = _surveyed(*await look(timeout_s))
@@ -143,7 +143,9 @@ async def _survey_repeatedly(look: Look, timeout_s: float, *, as_json: bool) -> 
 
 
 async def _survey_until(look: Look, wanted: Wanted, timeout_s: float) -> Answer[DoctorReport]:
-    """Survey until the cluster is as wanted or the time is over; return the last survey."""
+    """Survey until the cluster is in the wanted state or the time is over; return the last
+    survey.
+    """
     from raftlog.ops.doctor import serves, verdict
 
     deadline = time.monotonic() + timeout_s
@@ -165,7 +167,7 @@ async def _survey_until(look: Look, wanted: Wanted, timeout_s: float) -> Answer[
 
 
 def _surveyed(survey: Survey, findings: Sequence[Finding]) -> Answer[DoctorReport]:
-    """Return the answer of one survey, with the exit code for its findings."""
+    """Return the answer for one survey, with the exit code for its findings."""
     from raftlog.ops.doctor import report, screen, verdict
 
     code = Exit.OK if verdict(findings) == "healthy" else Exit.FOUND

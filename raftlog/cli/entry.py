@@ -1,7 +1,7 @@
 """The program ``raftlog``.
 
-Only programs import this module: its first act is to let Ctrl-C end the process silently until
-there is something to clean up.
+Only programs import this module: first of all it lets Ctrl-C end the process silently until there
+is something to clean up.
 """
 
 from __future__ import annotations

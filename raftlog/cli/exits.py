@@ -125,7 +125,7 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turn an error that an operator can act on into a message and SystemExit."""
+    """Convert an error that an operator can act on to a message and SystemExit."""
     try:
         yield
     except RaftlogError as error:
@@ -158,15 +158,15 @@ def report(error: RaftlogError) -> Exit:
 
 
 def report_disk(error: OSError) -> Exit:
-    """Report a failed or full disk, even the one that standard output writes to."""
+    """Report a failed or full disk, even if it is the one that standard output writes to."""
     where = error.filename or (NAME if cannot_be_written() else "it")
     return report(StorageError(f"the disk failed: cannot use {where}: {error.strerror}"))
 
 
 @contextmanager
 def standard_input() -> Iterator[TextIO]:
-    """Yield standard input. Raises FailedError if it cannot be read: a closed input must not pass
-    for an empty one, or a key would get an empty value.
+    """Yield standard input. Raises FailedError if it cannot be read: if a closed input passed for
+    an empty one, a key would get an empty value.
     """
     if sys.stdin is None:
         raise FailedError("standard input is closed: there is nothing to read", Exit.USAGE)

@@ -1,4 +1,4 @@
-"""``raftlog export`` and ``verify``: the log as files, and whether such files are the log."""
+"""``raftlog export`` and ``verify``: export the log to files, and verify such files."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def _compact(place: Place, summary: ExportSummary, signer: ManifestSigner | None
 
 
 def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
-    """Return a callback that calls ``also`` and prints a line for each publish of new records."""
+    """Return a callback that calls ``also``, and prints a line for each publish of new records."""
     told = -1
 
     def published(manifest: Manifest) -> None:
@@ -393,10 +393,10 @@ def verify(
 ) -> Answer[Verified]:
     """Check that an export is complete and matches the log.
 
-    Checks every file and batch, both forms against each other, and the log hash: against the log,
-    the manifest, the nodes queried, and a signature. Reports the offsets that the nodes and the
-    signature vouch for. Does not fold the log, so a checkpoint may hold a forged state: `raftlog
-    replay verify --engine local` detects that. Exit code 3 if a check fails.
+    Checks every file and batch, compares both forms with each other, and compares the log hash with
+    the log, the manifest, the queried nodes, and a signature. Reports the offsets that the nodes
+    and the signature vouch for. Does not fold the log, so a checkpoint may hold a forged state:
+    `raftlog replay verify --engine local` detects that. Exit code 3 if a check fails.
 
     \b
     Examples:

@@ -115,9 +115,9 @@ def _print_value(value: bytes) -> None:
 async def list_(client: AsyncClient, prefix: Prefix = "") -> Answer[KeyValueList]:
     """List the keys, sorted by name.
 
-    OFFSET is the offset of the key's last put, which --expected-offset is compared with. CREATED is
-    the offset at which the key was created; it orders keys by age. LEASE is the lease that the key
-    is deleted with.
+    OFFSET is the offset of the key's last put; --expected-offset is compared with it. CREATED is
+    the offset at which the key was created; it orders keys by age. LEASE is the lease with which
+    the key is deleted.
 
     \b
     Examples:
@@ -203,8 +203,8 @@ async def delete(
 ) -> Answer[WriteResult[OffsetResult]]:
     """Delete keys, all or none. A missing key is not an error.
 
-    --prefix lists the keys first, through a broker, and deletes them only as listed: if one of them
-    is put meanwhile, nothing is deleted.
+    --prefix lists the keys first, through a broker, and deletes them only if they are still as
+    listed: if one of them is put meanwhile, nothing is deleted.
 
     \b
     Examples:
@@ -232,7 +232,7 @@ async def delete(
 
 LeaseId = Annotated[int, arg("ID", "The lease's id.", min=1)]
 _SHARE = 4
-"""Number of renewals per time to live."""
+"""Number of renewals within one time to live."""
 
 
 @dataclass

@@ -96,8 +96,8 @@ def dump(
     counted. Pipes, files and --json get everything. Verifies every checksum.
 
     Reads the running cluster (committed records only), a stopped node's directory (to its end,
-    committed or not), or an export. A corrupt log ends the dump with exit code 3, naming the
-    offset.
+    committed or not), or an export. If the log is corrupt, the dump names the offset and ends with
+    exit code 3.
 
     \b
     Examples:
@@ -174,8 +174,8 @@ def _print_json(found: _Found, *, is_kafka: bool) -> None:
 
 
 def _printer(width: int | None) -> _Show:
-    """Return a function that prints records for people, at most ``width`` columns wide, or
-    unlimited if None.
+    """Return a function that prints records as text, at most ``width`` columns wide, or unlimited
+    if None.
     """
     shown_date = ""
 

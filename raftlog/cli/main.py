@@ -4,8 +4,8 @@ A package adds commands with an entry point in the group ``raftlog.commands`` th
 ``register(app: typer.Typer) -> None``; ``built_in`` lists this distribution's own. A command that
 cannot be imported does not break the others: its help names the extra to install. Command modules
 import no more than clients need, so that every command line starts fast and a plain installation
-can explain every command; what else a command needs is imported when it runs, and is installed by
-the extras of its entry.
+can explain every command. A command imports anything else when it runs; the extras in its entry
+install it.
 """
 
 from __future__ import annotations
@@ -136,14 +136,14 @@ def build_for(arguments: Sequence[str]) -> typer.Typer:
 
 
 def build_list() -> typer.Typer:
-    """Return the command line for lists of commands: none of this distribution's commands is
-    loaded.
+    """Return the command line for lists of commands, which loads none of this distribution's
+    commands.
     """
     return build([*_listed(), *_installed()])
 
 
 def build_names() -> typer.Typer:
-    """Return the command line for completing its first word: no command is loaded."""
+    """Return the command line for completing its first word, which loads no command."""
     return build([*_listed(), *(built_in.Listed(one.name) for one in _installed())])
 
 
@@ -285,7 +285,7 @@ _WHOLE = 1_000
 class PipedGroup(TyperGroup):
     """A group that lists its commands with whole sentences.
 
-    Exits with UNREAD when standard output has no reader any more; Typer would exit with 1, which
+    Exits with UNREAD if the reader of standard output has gone; Typer would exit with 1, which
     means that nothing was changed.
     """
 
@@ -316,7 +316,7 @@ class PipedGroup(TyperGroup):
                     formatter.write_dl([(one.ljust(width), texts[one]) for one in names])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Print the help to stdout if no command is named: it may go through a pager."""
+        """Print the help to stdout if no command is named, so that it can be piped to a pager."""
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
             print(ctx.get_help())
             ctx.exit(Exit.USAGE)

@@ -1,4 +1,4 @@
-"""The node of a role as this process: ``raftlog ROLE run``.
+"""Run a node of a role in this process: ``raftlog ROLE run``.
 
 A quorum may be waiting for the node that starts here, and importing the code that reads, explains
 and completes options takes a third of its start-up time. So :func:`read_start` parses the plain
@@ -24,7 +24,7 @@ _MAIN_OF = {
     "controller": ("controller.run", "run_controller"),
     "broker": ("broker.run", "run_broker"),
 }
-"""Main function of each role, by name: nodes' packages are on a higher floor than this one."""
+"""Main function of each role, by name, as this layer must not import the nodes' packages."""
 
 
 class NodeStart(NamedTuple):

@@ -1,4 +1,4 @@
-"""Output: lines and tables for people, JSON for programs."""
+"""Output: lines, tables and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GAP = "  "
 LAST_MIN = 24
 """Minimum width of the last column, which is wrapped at spaces."""
 BELOW = "    "
-"""Indent of a last column that does not fit next to the others and goes below them."""
+"""Indentation of a last column that does not fit next to the others and is placed below them."""
 
 
 def table_lines(
@@ -154,14 +154,12 @@ def _cell(value: object) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print one line for people, without breaking it: text copied from a terminal must be
-    complete.
-    """
+    """Print one line without breaking it, so that text copied from a terminal is complete."""
     _write(printable(text) + "\n")
 
 
 def print_text(text: str) -> None:
-    """Print a sentence for people, wrapped at spaces to the terminal's width."""
+    """Print a sentence, wrapped at spaces to the terminal's width."""
     width = terminal_width()
     _write("".join(f"{line}\n" for line in wrapped(printable(text), width)))
 
@@ -197,7 +195,7 @@ def _write(text: str) -> None:
 
 
 def _write_json(document: str) -> None:
-    """Write a JSON document, escaping characters that the terminal lacks as JSON does."""
+    """Write a JSON document, with JSON escapes for characters that the terminal lacks."""
     shown = printable_json(document)
     try:
         shown.encode(_encoding())
@@ -207,7 +205,7 @@ def _write_json(document: str) -> None:
 
 
 def _put(text: str) -> None:
-    """Write a text. An error names the stream, as a file's error names the file."""
+    """Write a text. An error names the stream."""
     try:
         sys.stdout.write(text)
     except OSError as error:

@@ -238,7 +238,9 @@ async def reassign(
 
 
 async def _rates_before(client: AsyncClient, throttle: int) -> Rates:
-    """Return the throttle to return to, as a broker shows it; none without a broker to ask."""
+    """Return the throttle to restore, as a broker shows it; no throttle if there is no broker to
+    ask.
+    """
     from raftlog.ops.moves import UNTHROTTLED, Rates
 
     if not client.options.bootstrap:
@@ -249,8 +251,8 @@ async def _rates_before(client: AsyncClient, throttle: int) -> Rates:
 
 
 async def _before(client: AsyncClient, names: Sequence[PartitionName]) -> Any:
-    """Return the replicas before the moves as shown by a broker, or None without a broker
-    to query.
+    """Return the replicas before the moves as shown by a broker, or None if there is no broker to
+    ask.
     """
     if not client.options.bootstrap:
         return None

@@ -1,4 +1,4 @@
-"""``raftlog cluster perf``: check that writes are as fast as they should be."""
+"""``raftlog cluster perf``: check that writes are fast enough."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESOURCE = "raftlog-check-perf"
 CLIENT_METRICS: Literal["client-metrics"] = "client-metrics"
 RATE_SHARE = 0.9
 SLOWEST_MAX_S, P99_MAX_S = 1.0, 0.25
-"""Upper limits on a write's latency, in seconds: people notice slower ones."""
+"""Upper limits on a write's latency, in seconds."""
 
 
 class Load(StrEnum):
@@ -67,7 +67,7 @@ class PerfReport:
     majority_sync_ms: float | None
     """Latency of a small sync on a majority of the disks, in milliseconds, or None if unknown."""
     failed: list[str]
-    """Each exceeded limit, in words."""
+    """A sentence for each exceeded limit."""
 
 
 @command(shared=ASK)
@@ -192,7 +192,7 @@ def report(
 
 
 def lines(document: PerfReport) -> list[str]:
-    """Return the report as lines for people."""
+    """Return the report as lines of text."""
     said = [
         f"{document.writes} writes by {document.writers} writers:"
         f" {document.rate} of {document.target_rate} per second"

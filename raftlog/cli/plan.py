@@ -1,4 +1,6 @@
-"""``raftlog diff``, ``plan`` and ``apply``: compare states, and change one by a reviewed file."""
+"""``raftlog diff``, ``plan`` and ``apply``: compare states, and change one according to a reviewed
+file.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ class DeclaredChange:
     action: str
     """create, delete or change."""
     change: str
-    """What changes, in words; without --show-values, only the sizes of a key's values."""
+    """Text that describes the change; without --show-values, only the sizes of a key's values."""
 
 
 @dataclass
@@ -108,7 +110,7 @@ class Planned:
     refused: str | None
     """Why the controller would refuse the plan, or None."""
     problems: Sequence[str]
-    """Requests in the file that no plan can carry out."""
+    """Changes in the file that no plan can make."""
 
 
 @dataclass
@@ -303,7 +305,7 @@ def apply_(
 ) -> Answer[Applied]:
     """Make a cluster match a file, as planned: all or nothing.
 
-    If anything that the plan changes has been changed since, nothing is applied, and
+    If anything that the plan changes has changed since, nothing is applied, and the error
     INVALID_UPDATE_VERSION names it. Without --plan the command shows the plan and asks for
     confirmation.
 

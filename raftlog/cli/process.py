@@ -95,10 +95,10 @@ def raise_at_sigterm(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def interrupt_again(swallowed: UnraisableHookArgs) -> None:
-    """Send the signal again whose exception was swallowed, as a ``sys.unraisablehook``.
+    """A ``sys.unraisablehook`` that repeats the signal whose exception was swallowed.
 
     If a signal arrives while the lock of an import is released, its exception is raised in a
-    callback: Python prints it and continues, and the command would never end.
+    callback, where Python prints it and continues: the command would never end.
     """
     if not issubclass(swallowed.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(swallowed)
@@ -188,7 +188,7 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
 
     ``main`` returns an exit code (None: 0), or raises SystemExit or KeyboardInterrupt. Where SIGINT
     is ignored, as in the background of a shell script, it stays ignored. Each printed line is
-    written at once, even to a pipe; if the pipe loses its reader, the command ends with UNREAD.
+    written at once, even to a pipe; if the pipe's reader goes away, the command exits with UNREAD.
     """
     prepare_streams()
     # Imports create no garbage, and looking for it takes a tenth of a command's time.

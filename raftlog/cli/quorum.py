@@ -74,12 +74,12 @@ DirectoryId = Annotated[
 
 @dataclass
 class QuorumNode:
-    """A controller as it describes itself; most fields are None if it did not answer."""
+    """A controller's description of itself; most fields are None if it did not answer."""
 
     node_id: int | None
     endpoint: str
     failure: str | None = None
-    """Why it has not answered, or None."""
+    """Why the node has not answered, or None."""
     directory_id: str | None = None
     role: str | None = None
     epoch: int | None = None
@@ -113,7 +113,7 @@ class QuorumMember:
 
 @dataclass
 class QuorumDescription:
-    """The controllers. Not read from the metadata image, so the only offsets are the nodes' own."""
+    """The controllers. Not read from a metadata image, so all offsets are the nodes' own."""
 
     cluster_id: str
     generation: int
@@ -228,7 +228,9 @@ def _failure(node: AskedNode, survey: Survey) -> str:
 
 
 def _node_row(node: AskedNode, survey: Survey) -> QuorumNode:
-    """Return the row for a node; if it does not answer, from what the others know about it."""
+    """Return the row for a node; if it does not answer, the row shows what the others know about
+    it.
+    """
     one, leader = node.description, survey.leader
     if one is None or _is_stranger(node, survey):
         ids = {

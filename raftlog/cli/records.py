@@ -343,7 +343,7 @@ async def consume(
 
 
 def _why_nothing_comes(consumer: Consumer, topic: str, failing_s: float) -> tuple[str, Exit]:
-    """Return the known reason why no records arrive, and its exit code."""
+    """Return the reason, if known, why no records arrive, and its exit code."""
     if consumer.failure:
         return consumer.failure, Exit.UNREACHABLE
     if consumer.unknown_topics:

@@ -441,10 +441,10 @@ def recover(
 
     Use it only if the directories of a majority are lost. Without --unsafe the command only shows
     what the directory contains. Do that for every remaining directory, then recover the one with
-    the highest last record epoch and, among equals, the highest log end offset: no other contains
-    more committed records. Committed records that it lacks are lost. The log records the recovery:
-    a RecoveryRecord, and a voter set with only this node. When the node starts, it gives the log a
-    new generation.
+    the highest last record epoch and, among equals, the highest log end offset: no other can
+    contain more committed records. Committed records that it lacks are lost. The log records the
+    recovery: a RecoveryRecord, and a voter set with only this node. When the node starts, it gives
+    the log a new generation.
 
     \b
     Examples:

@@ -1,5 +1,5 @@
-"""The standard streams of a command: each may be closed, and output may meet a vanished reader or a
-full disk. Also the exit codes for such an end, or for one by a signal.
+"""The standard streams of a command: each may be closed, its reader may go away, or its disk may be
+full. Also the exit codes for these cases, and for signals.
 
 Imported before anything else, so it imports as little as possible.
 """
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 TERMINATED = 143
 """SIGTERM ended the command before it was done, after it cleaned up."""
 UNREAD = 141
-"""The reader of the output has gone, such as ``head`` once it has enough. Most programs then die of
+"""The reader of the output has gone, e.g. ``head`` after enough lines. Most programs then die of
 SIGPIPE.
 """
 NAME = "standard output"
@@ -41,9 +41,9 @@ def _open_closed() -> None:
     """Open closed standard descriptors, so that output to them is dropped.
 
     A closed descriptor's number would be reused by the next file or socket that is opened, which
-    would then receive what is printed by raftlog or by a library. ``sys.stdin`` stays None, since
-    no input is not an empty one. Dropped output raises no error, so a successful change might go
-    unreported; the exit code shows it at the end (``lost``).
+    would then receive what is printed by raftlog or by a library. ``sys.stdin`` stays None, as a
+    missing input is not an empty one. Dropped output raises no error, so a successful change might
+    go unreported; the exit code shows that at the end (``lost``).
     """
     for number in (_INPUT, _OUTPUT, _ERRORS):
         try:
@@ -58,8 +58,8 @@ def _open_closed() -> None:
 
 
 def _forgive_errors() -> None:
-    """Drop output that stderr does not accept: there is nowhere to report it, and the exit code
-    must stay that of the error.
+    """Drop output that stderr does not accept: it cannot be reported anywhere, and the exit code
+    must remain the error's.
 
     By default Python replaces every exit code with 120 when the disk behind stderr is full.
     """
@@ -96,9 +96,9 @@ def _text(raw: io.FileIO, encoding: str = "utf-8") -> TextIO:
 def _write_lines_at_once() -> None:
     """Make standard output write each line at once.
 
-    By default Python buffers output to a pipe or a file until 8 KiB are full or the program ends: a
-    reader of ``--follow`` would see nothing for hours, and a full disk would show only when no
-    command is left to report it.
+    By default Python buffers output to a pipe or a file until 8 KiB are full or the program ends:
+    with ``--follow`` a reader would see nothing for hours, and a full disk would be noticed only
+    when the command can no longer report it.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         if isinstance(sys.stdout.buffer, io.FileIO):

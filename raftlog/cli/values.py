@@ -78,7 +78,8 @@ def parse_when_ms(text: str, now_ms: Callable[[], int]) -> int:
 
 def export_time_ms(text: str | None, export: str) -> int | None:
     """Parse the value of --at-time; a time of day is on the last day of the export. Raises
-    BadParameter, also for an empty value: an unset variable in a script must not mean the end.
+    BadParameter, also for an empty value, as an unset variable in a script must not mean the end of
+    the export.
     """
     if text is None:
         return None
@@ -117,8 +118,8 @@ class Period:
         """Return the period's first and last millisecond; the last is FOR_EVER_MS if it is open.
         Raises BadParameter.
 
-        ``now_ms`` returns the time by the clock that stamps the log and the journals, never the
-        local one, which may be slow: the last seconds would then be missing. Called only if needed.
+        ``now_ms`` returns the time by the clock that stamps the log and the journals, never by the
+        local clock: if that is slow, the last seconds would be missing. Called only if needed.
         """
         last_ms = parse_when_ms(self.end, now_ms) if self.end else FOR_EVER_MS
         span = self.since or self.default
