@@ -303,7 +303,6 @@ class Leader(Role):
         self._check_at = node.now + self._check_interval_s
         self._lost_reason = "a higher epoch has begun"
         self._awaited: dict[int, int] = {}
-        self._flush_timeout_s = node.config.fetch_timeout_ms / 1000
         self._flushed_end = node.log.flushed_end
         self._flush_awaited_since = node.now
 
@@ -366,7 +365,7 @@ class Leader(Role):
             if self._disk_hangs():
                 self.node.disk_hangs = True
                 self._resign(
-                    "the disk hangs: a flush has made no progress within the fetch timeout"
+                    "the disk hangs: a flush has made no progress within the check-quorum timeout"
                 )
                 return
             self._begin_at = now + self._begin_interval_s
@@ -383,9 +382,9 @@ class Leader(Role):
         log, busy_s = self.node.log, self.node.disk_busy_s
         waits = (
             log.flushed_end < log.end
-            and self.node.now - self._flush_awaited_since >= self._flush_timeout_s
+            and self.node.now - self._flush_awaited_since >= self._check_interval_s
         )
-        return waits and (busy_s is None or busy_s >= self._flush_timeout_s)
+        return waits and (busy_s is None or busy_s >= self._check_interval_s)
 
     def _begin_epoch(self, peers: tuple[int, ...] | list[int]) -> None:
         node = self.node

@@ -48,7 +48,7 @@ def test_controller_config_is_loaded(node: NodeFile, tmp_path: Path) -> None:
     assert config.listener == Endpoint("127.0.0.1", 9093)
     quorum = config.quorum_config("D")
     assert (quorum.voters[2], quorum.directory_id) == (Voter(3, "127.0.0.1:9095"), "D")
-    assert (quorum.fetch_timeout_ms, quorum.election_timeout_ms) == (1000, 1000)
+    assert (quorum.fetch_timeout_ms, quorum.election_timeout_ms) == (600, 1000)
     longer = node.load(
         CONTROLLER + "broker.session.timeout.ms = 11000\nbroker.fencing.timeout.ms = 12500\n"
     )
@@ -238,7 +238,7 @@ def test_own_address_among_the_voters_is_a_listener_too(node: NodeFile) -> None:
         (
             "controller.quorum.fetch.max.wait.ms",
             "501",
-            "at most half of controller.quorum.fetch.timeout.ms = 1000",
+            "at most half of controller.quorum.fetch.timeout.ms = 600",
         ),
         ("controller.quorum.fetch.max.bytes", "67108864", "less than socket.request.max.bytes"),
         ("node.id", "9", "9 is not among controller.quorum.voters"),
@@ -339,7 +339,7 @@ def test_tls_paths_are_relative_to_the_file(node: NodeFile, tmp_path: Path) -> N
 
 def test_items_are_the_effective_values_of_the_role(node: NodeFile) -> None:
     items = dict(node.load(CONTROLLER).items())
-    assert items["controller.quorum.fetch.timeout.ms"] == 1000
+    assert items["controller.quorum.fetch.timeout.ms"] == 600
     assert "broker.fencing.timeout.ms" not in items
     assert "broker.fencing.timeout.ms" in dict(node.load(BROKER).items())
 

@@ -24,6 +24,7 @@ from raftlog.quorum.core import QuorumCore
 
 CLUSTER = "cluster-a"
 TRAVEL_S = 0.0005
+TIMING: dict[str, Any] = {"fetch_timeout_ms": 1000, "fetch_max_wait_ms": 400}
 SENDS = (ev.Send, ev.SendFetch, ev.SendFetchSnapshot, ev.Reply, ev.ReplyFetch, ev.ReplySnapshot)
 Record = tuple[int, int]  # (epoch, value); a negative value is a VotersRecord, see voters_value
 
@@ -482,7 +483,7 @@ class Cluster:
             for i in range(1, voters + 1)
         )
         self.nodes = {
-            i: SimNode(self, QuorumConfig(CLUSTER, i, f"dir{i}", self.voters, **timing))
+            i: SimNode(self, QuorumConfig(CLUSTER, i, f"dir{i}", self.voters, **(TIMING | timing)))
             for i in range(1, voters + observers + 1)
         }
         if start:

@@ -536,7 +536,7 @@ def test_data_carries_the_high_watermark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("disk_busy_s", "resigns"), [(1.0, True), (None, True), (0.4, False), (0.0, False)]
+    ("disk_busy_s", "resigns"), [(1.5, True), (None, True), (1.0, False), (0.0, False)]
 )
 def test_only_a_disk_busy_for_that_long_hangs(disk_busy_s: float | None, resigns: bool) -> None:
     """[A slow loop learned late of fast flushes: a busy leader was replaced for its disk.]"""

@@ -211,8 +211,9 @@ class Settings:
     controller_quorum_fetch_timeout_ms: Positive = _key(
         quorum.FETCH_TIMEOUT_MS,
         "A follower that hears nothing from the leader for this long requests votes. A leader"
-        " resigns when no majority has fetched from it for 1.5 times as long. Raise it if pauses or"
-        " network delays are longer.",
+        " resigns when no majority has fetched from it, or its disk has made no progress, for 1.5"
+        " times as long. Raise it if pauses are longer, or if a round trip between voters takes more"
+        " than half of it.",
         unit="ms",
         roles=CONTROLLER,
     )
