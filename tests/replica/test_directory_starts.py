@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from scenarios import simulated
+from structlog.testing import capture_logs
 from test_replica import Node, World
 from test_shell_rules import FakeLink
 
@@ -329,11 +330,11 @@ async def test_second_process_becomes_the_voter_once_the_first_has_ended() -> No
     others = [n for n in world.nodes if n is not follower]
     await caught_up(world, leader.propose(2), world.nodes)
     twin = copy_of(follower)
-    await world.until(lambda: twin.replica._in_use[0] > 0)
+    with capture_logs() as logs:
+        await world.until(lambda: any("in use elsewhere" in line["event"] for line in logs))
     follower.kill()
     await caught_up(world, leader.propose(2), [*others, twin])
     assert leader.replica.fetch_address(follower.id, f"dir-{follower.id}").startswith("twin:")
-    assert twin.replica._in_use[0] < 0
     third = copy_of(twin, "third")
     await failure_of(third)
     assert third.disk.starts.refused

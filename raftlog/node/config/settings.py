@@ -212,8 +212,8 @@ class Settings:
         quorum.FETCH_TIMEOUT_MS,
         "A follower that hears nothing from the leader for this long requests votes. A leader"
         " resigns when no majority has fetched from it, or its disk has made no progress, for 1.5"
-        " times as long. Raise it if pauses are longer, or if a round trip between voters takes more"
-        " than half of it.",
+        " times as long. Raise it if pauses are longer, or if a round trip between voters takes"
+        " more than half of it.",
         unit="ms",
         roles=CONTROLLER,
     )

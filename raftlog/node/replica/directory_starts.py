@@ -21,21 +21,33 @@ Why: docs/decisions/038-a-copied-directory-is-noticed.md
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from raftlog.bounds import DIRECTORY_NONCES_MAX
 from raftlog.endpoint import Voter
-from raftlog.errors import ErrorCode
+from raftlog.errors import DirectoryInUseElsewhereError, DirectorySetBackError, ErrorCode
+from raftlog.logger import get_logger
+from raftlog.node.replica.listener import Refusals
 from raftlog.node.replica.peer_acceptor import FetchAddresses
 from raftlog.node.storage.api import DirectoryStart, KnownStart, LogStore
+from raftlog.quorum import events as ev
 from raftlog.quorum.admission import Refusal, is_directory_id
+from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.transport.api import Link
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
+log = get_logger(__name__)
+
 MAX_STARTS = 2**53
 """Limit on the number of starts of a directory, exclusive."""
+IN_USE_TIMEOUTS = 5
+"""Number of fetch timeouts for which the directory must be in use elsewhere before a node ends: the
+link of a process whose host has died stays open for a while.
+"""
+_REFUSES = "node {} refuses it: {}"
 MAX_DIRECTORIES = 4
 """Number of directories remembered for a voter whose directory id is not in the voter set."""
 
@@ -199,6 +211,109 @@ class VoterStarts:
         """
         if self._store.starts.refused:
             self._store.keep_starts(replace(self._store.starts, refused=False))
+
+
+class StartChecks(VoterStarts):
+    """Checks the starts in the messages of one replica. Its methods raise StorageError."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        config: QuorumConfig,
+        fetch_addresses: FetchAddresses,
+        refusals: Refusals,
+        now: Callable[[], float],
+    ) -> None:
+        super().__init__(store)
+        self._timeout_s = config.fetch_timeout_ms / 1000
+        self._fetch_addresses, self._refusals, self._now = fetch_addresses, refusals, now
+        self._in_use = -math.inf, -math.inf
+        """Times of the first and the last response that the directory is in use elsewhere."""
+
+    def check_request(
+        self, request: pb.FetchRequest | pb.VoteRequest, link: Link, core: QuorumCore
+    ) -> Refusal | None:
+        """Return why the sender's start is refused; otherwise remember it, and return None."""
+        is_vote = isinstance(request, pb.VoteRequest)
+        if not is_vote and core.role not in ("leader", "candidate"):
+            # A node that does not lead answers that. A candidate keeps the Fetch until it is
+            # elected.
+            return None
+        since = self._now() - self._timeout_s
+        refusal = self.refusal_of(request, link, core, self._fetch_addresses, since)
+        if refusal is not None:
+            self._count(type(request).__name__, refusal)
+            if not is_vote:
+                self._fetch_addresses.refuse(link)
+            return refusal
+        node_id, directory_id = request.replica_id, request.replica_directory_id
+        count, nonce = request.start.count, request.start.nonces[0]
+        if isinstance(request, pb.VoteRequest):
+            if request.pre_vote:
+                # A pre-vote promises nothing, and a copy running in parallel requests it, too.
+                return None
+        else:
+            known = self.known(directory_id)
+            if core.role == "candidate" and known is not None and count > known.count:
+                # Only a leader can tell whether another process fetches with that directory.
+                return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "start", "this node campaigns")
+            self._fetch_addresses.accept(link, node_id, directory_id, nonce)
+        self.remember(node_id, directory_id, count, nonce)
+        return None
+
+    def check_vote(self, peer_id: int, response: pb.VoteResponse) -> bool:
+        """Return whether the responder's start is acceptable, so that its vote counts. Raises
+        DirectoryInUseElsewhereError.
+        """
+        directory_id = response.voter_directory_id
+        if directory_id and is_directory_id(directory_id) and response.HasField("start"):
+            refusal = self.refusal(peer_id, directory_id, response.start)
+            if refusal is not None:
+                self._count("VoteResponse", refusal)
+                return False
+            self.remember(peer_id, directory_id, response.start.count, response.start.nonces[0])
+        if response.error_code == ErrorCode.DIRECTORY_IN_USE:
+            self._check_use(peer_id, response.error_message)
+        return True
+
+    def check_fetched(self, peer_id: int, response: pb.FetchResponse, epoch: int) -> None:
+        """Learn the starts in a leader's response. If the leader refuses this node's own start,
+        raises DirectorySetBackError or DirectoryInUseElsewhereError.
+        """
+        if not response.error_code:
+            self._in_use = -math.inf, -math.inf
+            self.accepted()
+            self.learn(response.known_starts)
+        elif response.error_code == ErrorCode.DIRECTORY_IN_USE:
+            self._check_use(peer_id, response.error_message)
+        elif (
+            response.error_code == ErrorCode.DIRECTORY_SET_BACK
+            and response.leader_id == peer_id
+            and response.leader_epoch >= epoch
+        ):
+            self.refused()
+            raise DirectorySetBackError(
+                "the data directory was restored from an older copy; "
+                + _REFUSES.format(peer_id, response.error_message)
+            )
+
+    def _check_use(self, peer_id: int, reason: str) -> None:
+        """Raise DirectoryInUseElsewhereError if peers have reported for long enough that another
+        process has this directory.
+        """
+        now, enough_s = self._now(), IN_USE_TIMEOUTS * self._timeout_s
+        why = _REFUSES.format(peer_id, reason)
+        since, last_at = self._in_use
+        if now - last_at > enough_s:
+            since = now
+            log.error("the data directory is in use elsewhere", why=why)
+        self._in_use = since, now
+        if now - since >= enough_s:
+            self.refused()
+            raise DirectoryInUseElsewhereError(f"the data directory is in use elsewhere; {why}")
+
+    def _count(self, message: str, refusal: Refusal) -> None:
+        self._refusals.add(ev.Refused(message, refusal.field, refusal.reason, contradiction=False))
 
 
 def _message_of(start: DirectoryStart) -> pb.DirectoryStart:

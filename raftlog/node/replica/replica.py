@@ -20,7 +20,6 @@ Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -32,9 +31,6 @@ from raftlog.clock import AGAIN_S, DeadlineTimer, QuorumTime
 from raftlog.endpoint import VotersAt
 from raftlog.errors import (
     CorruptLogError,
-    DirectoryInUseElsewhereError,
-    DirectorySetBackError,
-    ErrorCode,
     FatalError,
     InvariantError,
     StorageError,
@@ -44,7 +40,7 @@ from raftlog.logger import get_logger
 from raftlog.metadata.control_records import GenerationAt, Lineage, new_generation
 from raftlog.metadata.records import UnknownRecordError, record
 from raftlog.node.observability.figures import Latency
-from raftlog.node.replica.directory_starts import VoterStarts
+from raftlog.node.replica.directory_starts import StartChecks
 from raftlog.node.replica.listener import Refusals, ReplicaBacklog, ReplicaListener
 from raftlog.node.replica.local_log import LocalLog
 from raftlog.node.replica.peer_acceptor import FetchAddresses, PeerAcceptor, ReplyTo
@@ -52,7 +48,6 @@ from raftlog.node.replica.peers import DialedPeers, PeerListener, PeerReach
 from raftlog.node.replica.snapshots import ReplicaSnapshots
 from raftlog.node.storage.api import LogStore, SnapshotId, VoteState
 from raftlog.quorum import events as ev
-from raftlog.quorum.admission import Refusal, is_directory_id
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore, QuorumDescription
 from raftlog.quorum.leader import MORE_WITHIN_S
@@ -66,11 +61,6 @@ log = get_logger(__name__)
 SAVE_LEADER_AFTER_S = 0.1
 """Delay before the leader is saved, in seconds: a restarted node with an older vote only has to
 look for the leader.
-"""
-
-IN_USE_TIMEOUTS = 5
-"""Number of fetch timeouts for which the directory must be in use elsewhere before a node ends: the
-link of a process whose host has died stays open for a while.
 """
 
 LINE_AFTER_S = 0.005
@@ -137,8 +127,6 @@ class Replica(PeerListener):
         self._voter_ids = tuple(voter.node_id for voter in config.voters)
         self._time = QuorumTime(wall_clock_ms, self._loop.time, config.node_id)
         self._clock_sent_at = -AGAIN_S
-        self._in_use = -math.inf, -math.inf
-        """Times of the first and the last response that the directory is in use elsewhere."""
         self._fetch_addresses = FetchAddresses()
         self._peers = DialedPeers(config, transport, self)
 
@@ -159,7 +147,9 @@ class Replica(PeerListener):
         self._log.recovered(recovered)
         self.snapshots.ids = recovered.snapshots
         self._store.begin_start()
-        self._starts = VoterStarts(self._store)
+        self._starts = StartChecks(
+            self._store, self._config, self._fetch_addresses, self.refusals, self._loop.time
+        )
         self._starts.set_voters(self.core.voters)
         self._recovered = True
 
@@ -394,62 +384,33 @@ class Replica(PeerListener):
     # --- events ----------------------------------------------------------------------------------
 
     def _requested(self, request: Any, reply_to: ReplyTo) -> None:
-        if type(request) is pb.FetchRequest:
+        kind = type(request)
+        if (
+            ((kind is pb.FetchRequest and request.clock_ms) or kind is pb.VoteRequest)
+            and request.HasField("start")
+            and self._refuses_start(request, reply_to)
+        ):
+            return
+        if kind is pb.FetchRequest:
             if request.clock_ms:
-                if request.HasField("start") and self._refuses_start(request, reply_to):
-                    return
                 self._heard(request.replica_id, request.replica_directory_id, request.clock_ms)
                 reply_to.asks_time = True
             if request.HasField("last_batch"):
                 last, end_offset = request.last_batch, request.fetch_offset
                 if self.may_have_batch(last.base_offset, end_offset, last.crc):
                     request.ClearField("last_batch")
-        elif (
-            type(request) is pb.VoteRequest
-            and request.HasField("start")
-            and self._refuses_start(request, reply_to)
-        ):
-            return
         self._step(ev.RequestReceived(request, reply_to))
 
     def _refuses_start(self, request: pb.FetchRequest | pb.VoteRequest, reply_to: ReplyTo) -> bool:
-        """Refuse a voter that runs on a copy of its directory; otherwise remember its start."""
         if self._closed or request.cluster_id != self._config.cluster_id:
             return False
-        if isinstance(request, pb.FetchRequest) and self.core.role not in ("leader", "candidate"):
-            # A node that does not lead answers that. A candidate keeps the Fetch until it is
-            # elected.
+        try:
+            refusal = self._starts.check_request(request, reply_to.link, self.core)
+        except FatalError as error:
+            self._fail(error)
+            return True
+        if refusal is None:
             return False
-        since = self._loop.time() - self._config.fetch_timeout_ms / 1000
-        refusal = self._starts.refusal_of(
-            request, reply_to.link, self.core, self._fetch_addresses, since
-        )
-        if refusal is not None:
-            self._refuse(type(request).__name__, refusal)
-            if isinstance(request, pb.FetchRequest):
-                self._fetch_addresses.refuse(reply_to.link)
-        elif (
-            self.core.role == "candidate"
-            and isinstance(request, pb.FetchRequest)
-            and self._starts.known(request.replica_directory_id)
-            and self._starts.is_new(request.replica_directory_id, request.start)
-        ):
-            # Only a leader can tell whether another process fetches with that directory.
-            refusal = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "start", "this node campaigns")
-        else:
-            if isinstance(request, pb.FetchRequest):
-                self._fetch_addresses.accept(
-                    reply_to.link,
-                    request.replica_id,
-                    request.replica_directory_id,
-                    request.start.nonces[0],
-                )
-            elif request.pre_vote:
-                # A pre-vote promises nothing, and a copy running in parallel requests it, too.
-                return False
-            return not self._remember(
-                request.replica_id, request.replica_directory_id, request.start
-            )
         response: pb.FetchResponse | pb.VoteResponse
         if isinstance(request, pb.FetchRequest):
             response = pb.FetchResponse(
@@ -462,50 +423,30 @@ class Replica(PeerListener):
         self._carry_out(ev.Reply(reply_to, response))
         return True
 
-    def _remember(self, node_id: int, directory_id: str, start: pb.DirectoryStart) -> bool:
-        """Remember the start of a voter. Return False if the disk fails."""
-        try:
-            self._starts.remember(node_id, directory_id, start.count, start.nonces[0])
-        except FatalError as error:
-            self._fail(error)
-        return not self._closed
-
     def _heard(self, node_id: int, directory_id: str, clock_ms: int) -> None:
         """Record the clock of a replica, if it is a voter."""
         for voter in self._voters:
             if voter.node_id == node_id and voter.directory_id in ("", directory_id):
                 self._time.heard(node_id, clock_ms)
 
-    def _learned(self, response: pb.FetchResponse) -> bool:
-        """Remember the starts that a leader passes on, and that the leader has accepted this node's
-        start. Return False if the disk fails.
-        """
-        self._in_use = -math.inf, -math.inf
-        try:
-            self._starts.accepted()
-            self._starts.learn(response.known_starts)
-        except FatalError as error:
-            self._fail(error)
-        return not self._closed
-
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
         """Process a peer's response; the batches in a FetchResponse are verified first."""
         span = None
-        if type(response) is pb.VoteResponse:
-            if not self._counts(peer_id, response):
-                self._step(ev.RequestFailed(peer_id, correlation_id))
-                return
-            if not response.error_code:
-                self._heard(peer_id, response.voter_directory_id, response.clock_ms)
-            else:
-                self._on_refusal(peer_id, response)
-        elif type(response) is pb.FetchResponse:
-            if response.error_code:
-                self._on_refusal(peer_id, response)
-            else:
-                self._time.received(response.quorum_time_ms)
-                if response.known_starts and not self._learned(response):
+        try:
+            if type(response) is pb.VoteResponse:
+                if not self._starts.check_vote(peer_id, response):
+                    self._step(ev.RequestFailed(peer_id, correlation_id))
                     return
+                if not response.error_code:
+                    self._heard(peer_id, response.voter_directory_id, response.clock_ms)
+            elif type(response) is pb.FetchResponse:
+                if not response.error_code:
+                    self._time.received(response.quorum_time_ms)
+                if response.error_code or response.known_starts:
+                    self._starts.check_fetched(peer_id, response, self.core.epoch)
+        except FatalError as error:
+            self._fail(error)
+            return
         # Read once: each access to the field copies it.
         records = response.records if isinstance(response, pb.FetchResponse) else b""
         if records:
@@ -520,57 +461,6 @@ class Replica(PeerListener):
                 self._step(ev.RequestFailed(peer_id, correlation_id))
                 return
         self._step(ev.ResponseReceived(peer_id, correlation_id, response, span))
-
-    def _counts(self, peer_id: int, response: pb.VoteResponse) -> bool:
-        """Return whether the responder's directory start is acceptable, so that its vote counts."""
-        directory_id = response.voter_directory_id
-        if not (directory_id and is_directory_id(directory_id) and response.HasField("start")):
-            # Not a vote.
-            return True
-        refusal = self._starts.refusal(peer_id, directory_id, response.start)
-        if refusal is not None:
-            self._refuse("VoteResponse", refusal)
-            return False
-        return self._remember(peer_id, directory_id, response.start)
-
-    def _on_refusal(self, peer_id: int, response: pb.FetchResponse | pb.VoteResponse) -> None:
-        """End this node if its directory was restored from an older copy, or is in use
-        elsewhere.
-        """
-        why = f"node {peer_id} refuses it: {response.error_message}"
-        try:
-            if response.error_code == ErrorCode.DIRECTORY_IN_USE:
-                self._on_use_elsewhere(why)
-            elif (
-                response.error_code == ErrorCode.DIRECTORY_SET_BACK
-                and isinstance(response, pb.FetchResponse)
-                and response.leader_id == peer_id
-                and response.leader_epoch >= self.core.epoch
-            ):
-                self._starts.refused()
-                self._fail(
-                    DirectorySetBackError(
-                        f"the data directory was restored from an older copy; {why}"
-                    )
-                )
-        except FatalError as error:
-            self._fail(error)
-
-    def _on_use_elsewhere(self, why: str) -> None:
-        """End this node if a peer has reported for long enough that another process has its
-        directory.
-        """
-        now, timeout_s = self._loop.time(), self._config.fetch_timeout_ms / 1000
-        since, last_at = self._in_use
-        if now - last_at > IN_USE_TIMEOUTS * timeout_s:
-            since = now
-            log.error("the data directory is in use elsewhere", why=why)
-        self._in_use = since, now
-        if now - since >= IN_USE_TIMEOUTS * timeout_s:
-            self._starts.refused()
-            self._fail(
-                DirectoryInUseElsewhereError(f"the data directory is in use elsewhere; {why}")
-            )
 
     def unanswered(self, peer_id: int, correlation_id: int) -> None:
         """Step the failure of a request that gets no response."""
@@ -868,9 +758,6 @@ class Replica(PeerListener):
 
     def _refused(self, effect: ev.Refused) -> None:
         self.refusals.add(effect)
-
-    def _refuse(self, message: str, refusal: Refusal) -> None:
-        self.refusals.add(ev.Refused(message, refusal.field, refusal.reason, contradiction=False))
 
     def _say(self, line: Callable[..., None], what: str, **fields: Any) -> None:
         """Log a line when the election is likely over.
