@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from simulation.mutants.edits import Edit, in_full
 from simulation.swarm.config import SwarmConfig
 
-EditText = tuple[str, str, str]
-"""Target (its module by the last names that identify it), old and new text of an edit."""
+EditText = tuple[str, str] | tuple[str, str, str]
+"""Target (its module by the last names that identify it), old and new text of an edit. Without a
+new text, the condition of the old one ("if …:") is never true.
+"""
 Row = tuple[str, ...]
 """Row of docs/proposals.md, and node ids below ``tests/``: files, or tests in them."""
 
@@ -56,9 +59,21 @@ def by_seeds(
     return SeedMutant(name, rule, _edits(edits), config, tuple(rows), seeds, known)
 
 
-def by_tests(row: str, rule: str, edits: EditText | list[EditText], *tests: str) -> RowMutant:
-    return RowMutant(row, rule, _edits(edits if isinstance(edits, list) else [edits]), tests)
+def by_tests(tests: str, *rows: tuple[Any, ...]) -> list[RowMutant]:
+    """Return mutants that each of these tests (node ids with blanks between) may detect.
+
+    A row: its name, the rule, and the target and texts of its edit, or its edits as tuples.
+    """
+    return [
+        RowMutant(
+            name, rule, _edits([edit] if isinstance(edit[0], str) else edit), tuple(tests.split())
+        )
+        for name, rule, *edit in rows
+    ]
 
 
-def _edits(texts: Sequence[EditText]) -> tuple[Edit, ...]:
-    return tuple(Edit(in_full(target), old, new) for target, old, new in texts)
+def _edits(texts: Sequence[Any]) -> tuple[Edit, ...]:
+    return tuple(
+        Edit(in_full(target), old, *(new or [f"{old.partition(' ')[0]} False:"]))
+        for target, old, *new in texts
+    )

@@ -25,6 +25,10 @@ NO_EDIT = {
 """Rows of docs/proposals.md that no edit of a function can make false, and why."""
 
 
+def named_rows() -> list[str]:
+    return re.findall(r"^\| ([A-Z]+-\d+) \|", TABLE.read_text(), re.MULTILINE)
+
+
 def _rows_of(mutant: Mutant) -> list[RowMutant]:
     if isinstance(mutant, SeedMutant):
         return [
@@ -35,7 +39,8 @@ def _rows_of(mutant: Mutant) -> list[RowMutant]:
 
 def _numbered() -> list[RowMutant]:
     """Return the mutants of rows, named by row and number if the row has several."""
-    rows = [row for one in _ALL for row in _rows_of(one)]
+    order = {name: at for at, name in enumerate(named_rows())}
+    rows = sorted((row for one in _ALL for row in _rows_of(one)), key=lambda one: order[one.name])
     count, seen = Counter(one.name for one in rows), Counter[str]()
     for at, one in enumerate(rows):
         seen[one.name] += 1
@@ -46,10 +51,6 @@ def _numbered() -> list[RowMutant]:
 
 ROWS = _numbered()
 MUTANTS: dict[str, Mutant] = {**SEEDED, **{one.name: one for one in ROWS}}
-
-
-def named_rows() -> list[str]:
-    return re.findall(r"^\| ([A-Z]+-\d+) \|", TABLE.read_text(), re.MULTILINE)
 
 
 def select(names: list[str]) -> list[Mutant]:

@@ -178,13 +178,13 @@ def majority(new: str, old: str = MAJORITY.old) -> SeedMutant:
     return by_seeds("majority", "nothing", configs.QUIET, (MAJORITY.target, old, new))
 
 
-def identity(new: str, old: str = "return stored", test: str = "") -> RowMutant:
+def identity(new: str, old: str = "return stored") -> RowMutant:
     """Return a mutant of the id of a broker that has stored one."""
     target = "broker.registration.broker_id:known_id"
     return by_tests(
-        "X-1", "", (target, f"{old} if configured == NO_NODE_ID else configured", new),
-        test or "broker/test_broker_identity.py::test_configured_id_takes_precedence",
-    )  # fmt: skip
+        "broker/test_broker_identity.py::test_configured_id_takes_precedence",
+        ("X-1", "", target, f"{old} if configured == NO_NODE_ID else configured", new),
+    )[0]
 
 
 def test_endless_mutant_is_ended_and_reported_as_hung() -> None:
