@@ -5,8 +5,6 @@ chooses requests by a broker's newest image, so most make sense, and some come t
 import asyncio
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import CORDONED, UNCLEAN_ELECTION
@@ -33,7 +31,6 @@ class Administrator(Actors):
         self._rng = world.rng(self.name)
         self._under_way = 0
 
-    @override
     def begin(self) -> None:
         world = self._world
         if world.config.admin_per_s and world.members:
@@ -55,7 +52,6 @@ class Administrator(Actors):
                 )
                 await asyncio.sleep(rng.uniform(0.5, 3.0))
 
-    @override
     async def _live(self) -> None:
         while True:
             await asyncio.sleep(self._rng.expovariate(self._world.config.admin_per_s))
@@ -171,7 +167,6 @@ class Exporters(Actors):
     def __init__(self, world: World) -> None:
         super().__init__(world, *[HOST] * bool(world.config.exports_per_s))
 
-    @override
     async def _live(self) -> None:
         world = self._world
         rng, client = world.rng(HOST), world.controller_client(HOST)

@@ -6,8 +6,6 @@ what it may and what it may not, and sometimes claims another principal, host or
 import asyncio
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request
@@ -54,7 +52,6 @@ class Callers(Actors):
         self.opened: dict[str, int] = {}
         self.values = 0
 
-    @override
     def begin(self) -> None:
         for host in self.hosts():
             self.spawn(Caller(self, host).live(), host)

@@ -5,8 +5,6 @@ ones. A producer's acks, and whether it repeats unknown outcomes, are drawn.
 import asyncio
 from typing import Any
 
-from typing_extensions import override
-
 from broker.partition.leader import RETENTION_BYTES
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
@@ -44,7 +42,6 @@ class DataWorkload(Actors):
         self.topics: dict[str, bytes] = {}
         self._values = 0
 
-    @override
     def begin(self) -> None:
         if self._hosts:
             self.spawn(self._create(), "data-admin")
@@ -311,7 +308,6 @@ class IsrQueries(Actors):
     def __init__(self, world: World) -> None:
         super().__init__(world, *[HOST] * bool(world.config.data_per_s and world.members))
 
-    @override
     async def _live(self) -> None:
         world = self._world
         rng = world.rng(HOST)

@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from typing_extensions import override
-
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from simulation.checks.api import Checker, ControllerView, fail
@@ -43,7 +41,6 @@ class Needless(Checker):
         self.held = ""
         self._asking: set[str] = set()
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, ev.BecameLeader):
@@ -71,7 +68,6 @@ class FlappingWorld(Swarm):
         self._timeout_s = self.config.fetch_timeout_ms / 1000
         self._reset_from = 0.0
 
-    @override
     def begin_faults(self) -> None:
         self.spawn(self._spells(self.rng("spells")), "spells")
 

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.client.requests import controller_request
 from raftlog.transport.api import Conversation, Link, LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2
@@ -27,7 +25,6 @@ class Forger(Actors):
         super().__init__(world, *[FORGER] * bool(world.config.authorizer and world.members))
         self._rng = world.rng(FORGER)
 
-    @override
     async def _live(self) -> None:
         transport = self._world.network.transport_for(FORGER)
         while True:

@@ -11,8 +11,6 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from typing_extensions import override
-
 import raftlog
 from raftlog.client.leases import BELIEVED_SHARE
 from raftlog.errors import ApiError, ErrorCode, RaftlogError
@@ -54,7 +52,6 @@ class Keepers(Actors):
         self._holding: list[asyncio.Task[Any]] = []
         """Tasks that go on when the disks of a majority are lost."""
 
-    @override
     def begin(self) -> None:
         for each in self._keepers:
             self._begin(each.compare(), each, self._tasks)
@@ -77,7 +74,6 @@ class Keepers(Actors):
         slowest = 1 + self._world.config.drift
         return max(TTL_MS) / 1000 * BELIEVED_SHARE * slowest if self._lockers else 0.0
 
-    @override
     def stop(self) -> None:
         """Start no more operations; pending ones stay so. Holders live through a lost majority."""
         for task in self._tasks:

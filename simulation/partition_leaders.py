@@ -6,8 +6,6 @@ proposal leaves (KIP-903).
 import asyncio
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.errors import ErrorCode
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -28,11 +26,9 @@ UNDER_WAY_MAX = 8
 class PartitionLeaders(Actors):
     """Partition leaders, one for each broker of a world."""
 
-    @override
     def hosts(self) -> list[str]:
         return [f"leader{broker.id}" for broker in self._world.members]
 
-    @override
     def begin(self) -> None:
         if self._world.config.isr_changes_per_s:
             for broker in self._world.members:

@@ -19,8 +19,6 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from typing_extensions import override
-
 from controller.service.service import ControllerService
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.metadata.control_records import NO_GENERATION, first_leader_epoch
@@ -137,7 +135,6 @@ class Recovered(Checker):
             else:
                 self.excused += 1
 
-    @override
     def end(self) -> None:
         for host in self.world.controllers:
             if host.service is None:

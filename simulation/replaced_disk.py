@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.client.consumer import EARLIEST, Consumer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -62,7 +60,6 @@ class _Late(LinkFaults):
 
     armed = False
 
-    @override
     def late_change_s(self, rng: Any, one: str, other: str, messages: list[Any]) -> float:
         if not self.armed or not any(
             type(message) is pb.ControllerRequest
@@ -81,7 +78,6 @@ class _Answers(Checker):
     def __init__(self, race: Race) -> None:
         self._race = race
 
-    @override
     def message_sent(self, host: Any, peer: str, message: Any) -> None:
         if type(message) is pb.ControllerResponse and message.HasField("alter_partition"):
             for topic in message.alter_partition.topics:
@@ -100,7 +96,6 @@ class RaceWorld(Swarm):
         self._race = race
         self._late = _Late(self.happened)
 
-    @override
     async def _live(self) -> None:
         self.network.faults = self._late
         await self.come_up(WITHIN_S)

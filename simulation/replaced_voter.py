@@ -13,8 +13,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from typing_extensions import override
-
 from controller.decisions.quorum.preference import STEADY_S
 from simulation.checks.api import Checker
 from simulation.faults.voters import committed_voters
@@ -42,7 +40,6 @@ class Story(Swarm):
         super().__init__(outcome, checkers)
         self._tell = tell
 
-    @override
     async def _live(self) -> None:
         await self.come_up(WITHIN_S)
         self.workload.begin()

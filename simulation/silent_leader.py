@@ -11,8 +11,6 @@ import asyncio
 import random
 from dataclasses import dataclass, field, replace
 
-from typing_extensions import override
-
 from simulation.checks.api import fail
 from simulation.flapping import SETTLE_S, FlappingWorld, Needless
 from simulation.hosts import ControllerHost
@@ -49,7 +47,6 @@ class SilentLeaderWorld(FlappingWorld):
                 FAR_S if is_far else 0.0 if far else rng.uniform(0.0, FAR_S)
             )
 
-    @override
     async def _spells(self, rng: random.Random) -> None:
         while not self.lasting:
             await self.until(self._settled, SETTLE_S, "everyone hears the leader")

@@ -3,8 +3,6 @@
 import asyncio
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.client.controller_client import ControllerClient
 from raftlog.metadata.acls import (
     OPERATIONS_OF,
@@ -45,7 +43,6 @@ class Warden(Actors):
         super().__init__(world, *[WARDEN] * bool(world.config.authorizer and world.members))
         self._rng = world.rng(WARDEN)
 
-    @override
     async def _live(self) -> None:
         world = self._world
         client = world.controller_client(WARDEN)

@@ -8,8 +8,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.client.watch import (
     LINK_TIMEOUT_S,
     SILENT,
@@ -39,7 +37,6 @@ class Watchers(Actors):
         super().__init__(world)
         self._all = [watcher for host in self._watching() for watcher in _on(world, host)]
 
-    @override
     def hosts(self) -> list[str]:
         # Those of callers are named by them.
         return [] if self._world.config.authorizer else self._watching()
@@ -52,12 +49,10 @@ class Watchers(Actors):
             return list(CALLERS)[: config.watchers]
         return [f"{PREFIX}{number}" for number in range(config.watchers)]
 
-    @override
     def begin(self) -> None:
         for watcher in () if self._tasks else self._all:
             self._tasks.append(self._world.spawn(watcher.live(), watcher.name, watcher.host))
 
-    @override
     def stop(self) -> None:
         super().stop()
         self._tasks = []
@@ -155,7 +150,6 @@ class Watcher:
 class OwnCalls(WatchStreams):
     """A separate gRPC call, on its own link, for each watch, like those of generated stubs."""
 
-    @override
     def begin(
         self, watch: Watch, address: str, request: pb.WatchRequest, silence_s: float
     ) -> WatchCall:

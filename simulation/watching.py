@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from typing_extensions import override
-
 from broker.partition import events as data_events
 from raftlog.quorum import events as quorum_events
 from raftlog.quorum.events import Effect, Event
@@ -167,13 +165,11 @@ SHOWN_CHARS = 160
 class Verbose(Checker):
     """Checks nothing."""
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         made = " ".join(type(effect).__name__ for effect in effects)
         role = host.core.role if host.core is not None else ""
         self.world.note(host.name, f"{role}: {_what(event)} -> {made or 'nothing'}")
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         self.world.note(host.name, f"to {peer}: {type(message).__name__} {_short(str(message))}")
 

@@ -6,8 +6,6 @@ states count.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from typing_extensions import override
-
 from raftlog.errors import FatalError
 from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.snapshot_file import SnapshotVerifier
@@ -60,7 +58,6 @@ class Witness(Checker):
         self._generation = NO_GENERATION
         """The generation of the log that counts, once a broker knows it."""
 
-    @override
     def sample(self) -> None:
         for host in self.world.controllers:
             if host.service is None or host.core is None or host.service.replica.lineage.recoveries:
@@ -75,7 +72,6 @@ class Witness(Checker):
                 Who(host.name, host.id, "image", True),
             )
 
-    @override
     def broker_moved(self, host: BrokerView) -> None:
         service = present(host.service)
         generation = service.view.generation
@@ -85,7 +81,6 @@ class Witness(Checker):
         tip = service.image
         self._saw(tip.offset, tip.epoch, tip.state_hash, Who(host.name, host.id, "image", False))
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         if isinstance(event, ev.SnapshotFrozen) or (
             isinstance(event, ev.SnapshotStored) and not event.error

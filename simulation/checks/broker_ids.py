@@ -18,8 +18,6 @@ An unregistered broker's session is not waited for.
 import math
 from typing import Any
 
-from typing_extensions import override
-
 from controller.settings import ControllerSettings
 from raftlog.metadata.entities import HostnameCause, has_left, hostname_key
 from raftlog.metadata.records import Record, RecordType
@@ -71,16 +69,13 @@ class BrokerIds(Checker):
         self.adopted = self.generated = self.given_by_hand = 0
         ledger.golden.listeners.append(self._committed)
 
-    @override
     def looked_at(self) -> dict[str, int]:
         return {**super().looked_at(), "brokers": len(self._hosts)}
 
-    @override
     def broker_started(self, host: BrokerView) -> None:
         self._running[host.name] = host.id
         self._away_since.pop(host.id, None)
 
-    @override
     def broker_stopped(self, host: BrokerView, reason: str) -> None:
         broker_id = self._running.pop(host.name, -1)
         now = self._ledger.world.now()
@@ -91,7 +86,6 @@ class BrokerIds(Checker):
                 # was heard died before.
                 self._died.setdefault(heard, now)
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if (
             host.name[:1] == "n"
@@ -104,7 +98,6 @@ class BrokerIds(Checker):
         ) is not None and not message.HasField("error"):
             self._hear(self._running.get(peer, -1), peer, came_at)
 
-    @override
     def message_arrived(self, host: ControllerView, peer: str, message: Any) -> None:
         kind, service = self._asked.kind_of(message), host.service
         if not kind or service is None or service.node.decider is None:

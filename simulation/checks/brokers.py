@@ -8,8 +8,6 @@ later one. I10 (``states``) checks its state.
 
 from dataclasses import dataclass, field
 
-from typing_extensions import override
-
 from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import BrokerView, Checker, fail, present
@@ -39,11 +37,9 @@ class Brokers(Checker):
         """Number of looks at which a broker could answer repeatable reads."""
         ledger.golden.listeners.append(self._committed)
 
-    @override
     def broker_started(self, host: BrokerView) -> None:
         self._seen[host.name] = _Seen()
 
-    @override
     def broker_moved(self, host: BrokerView) -> None:
         view = present(host.service).view
         seen = self._seen[host.name]

@@ -10,8 +10,6 @@ restart all that was acknowledged is in the log.
 
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
 from raftlog.quorum import events as ev
@@ -34,7 +32,6 @@ class Commitment(Checker):
         """Disks by node id and directory id. What a lost disk has acknowledged still counts."""
         ledger.on(ev.HighWatermarkAdvanced, self._advanced)
 
-    @override
     def controller_started(self, host: ControllerView) -> None:
         self._disks[directory_of(host)] = host.disk
 
@@ -76,7 +73,6 @@ class Durability(Checker):
         ledger.on(ev.Truncate, self._truncated)
         ledger.on(ev.StoreSnapshot, self._stores)
 
-    @override
     def controller_started(self, host: ControllerView) -> None:
         said = self._acknowledged.get(directory_of(host))
         replaced_by = self._replacing.pop(directory_of(host), -1)
@@ -93,7 +89,6 @@ class Durability(Checker):
                 f" restart its log ends at {log.end}, and has {there} there"
             )
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         disk = getattr(host, "disk", None)
         if disk is None:

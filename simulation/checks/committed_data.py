@@ -17,8 +17,6 @@ be lost, and the partition begins anew with the next leader epoch. That is count
 from dataclasses import dataclass, field
 from typing import Any
 
-from typing_extensions import override
-
 from broker.partition import events as ev
 from raftlog import batch
 from raftlog.errors import CorruptLogError
@@ -146,7 +144,6 @@ class CommittedData(Checker):
         committed.era += 1
         self.voided += 1
 
-    @override
     def broker_disk_lost(self, host: BrokerView, directory_id: str) -> None:
         self.lost_disks[directory_id] = None
         for key, committed in self.partitions.items():
@@ -174,11 +171,9 @@ class CommittedData(Checker):
 
     # --- what leaders say ------------------------------------------------------------------------
 
-    @override
     def broker_started(self, host: BrokerView) -> None:
         self.asked[host.name] = {}
 
-    @override
     def data_step(self, host: BrokerView, event: ev.Event, effects: Any, now: float) -> None:
         if type(event) is ev.ProduceReceived:
             self.asked[host.name][id(event.reply_to)] = event.reply_to, event.request

@@ -9,8 +9,6 @@
 from bisect import bisect_right
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.ledger import Ledger
@@ -81,13 +79,11 @@ class Compared(Checker):
             fail(f"I30: {key} is {value} at {history.values[value]} and again at {offset}")
         history.values[value] = offset
 
-    @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "compare":
             self._begun[operation.number] = self._golden.end - 1
             self._asked.setdefault(operation.key, set()).add(operation.value)
 
-    @override
     def client_returned(self, operation: Operation) -> None:
         if operation.kind != "compare":
             return
@@ -117,7 +113,6 @@ class Compared(Checker):
         if all(state == operation.expected for state in states):
             fail(f"I30: {operation.client} was refused {operation.key}, as expected throughout")
 
-    @override
     def end(self) -> None:
         for operation in self._failed:
             if operation.value and operation.value in self._of(operation.key).values:

@@ -11,8 +11,6 @@ After a partition was void (I24) earlier answers and shown records do not count.
 
 from dataclasses import dataclass, field
 
-from typing_extensions import override
-
 from raftlog import batch
 from raftlog.client.consumer import Record, records_from
 from raftlog.node.storage.partition_api import PartitionKey
@@ -54,13 +52,11 @@ class DataClients(Checker):
                 fail(f"I26: {record.value!r}, sent once, is also at {sent.places[-1]}")
             sent.places.append((key, era, record.offset))
 
-    @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "produce":
             eras = {key: committed.era for key, committed in self._committed.partitions.items()}
             self.sent[operation.value.encode()] = _Sent(operation, eras)
 
-    @override
     def client_returned(self, operation: Operation) -> None:
         if operation.kind != "produce" or operation.response is None:
             if operation.kind == "produce" and operation.outcome == "failed":
@@ -85,7 +81,6 @@ class DataClients(Checker):
         if sent.places:
             fail(f"I26: {operation.value}, refused with {operation.error}, is at {sent.places}")
 
-    @override
     def consumed(self, client: str, topic_id: bytes, record: Record) -> None:
         key = topic_id, record.partition
         committed = self._committed.partitions[key]
@@ -104,7 +99,6 @@ class DataClients(Checker):
                 f" {record.offset} of {name_of(key)}; committed is {found}"
             )
 
-    @override
     def consumer_out_of_range(self, client: str) -> None:
         # Where it has not read anything it has asked where to begin, before that was dropped.
         was_dropped = any(

@@ -12,8 +12,6 @@
 
 from typing import Any
 
-from typing_extensions import override
-
 from broker.partition import events as ev
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -42,7 +40,6 @@ class DataServing(Checker):
         """(partition, leader epoch, replica) -> the broker epochs that it has fetched with."""
         self.served = self.refused = self.proposals = 0
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if self._beats.kind_of(message):
             # In the host's context: by its own clock.
@@ -54,18 +51,15 @@ class DataServing(Checker):
             process, sent_at = found
             self._heard[process] = max(sent_at, self._heard.get(process, sent_at))
 
-    @override
     def broker_moved(self, host: BrokerView) -> None:
         # Where no heartbeats are asked for silence says nothing; from when they are on it counts.
         if host.service is not None and not host.service.lifecycle.heartbeats:
             self._heard[host.name, host.incarnation] = host.network.loop.time()  # type: ignore[attr-defined]
 
-    @override
     def broker_started(self, host: BrokerView) -> None:
         process = host.name, host.incarnation
         self._fetched[process], self._vouched[process] = {}, {}
 
-    @override
     def data_step(self, host: BrokerView, event: ev.Event, effects: Any, now: float) -> None:
         kind = type(event)
         if kind is ev.ReplicaFetchReceived:

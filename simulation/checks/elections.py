@@ -9,8 +9,6 @@ nothing.
 from collections.abc import Sequence
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -32,11 +30,9 @@ class Elections(Checker):
         """The highest epoch that each has been heard in."""
         ledger.on(ev.BecameLeader, self._became_leader)
 
-    @override
     def looked_at(self) -> dict[str, int]:
         return {"leaders": len(self.leaders), "votes": len(self._votes)}
 
-    @override
     def controller_started(self, host: ControllerView) -> None:
         core = present(host.core)
         told = self._told.get(directory_of(host), 0)
@@ -45,11 +41,9 @@ class Elections(Checker):
             fail(f"I2: {host.name} was heard in epoch {told} and came back in epoch {core.epoch}")
         self._epochs[host.name] = core.epoch
 
-    @override
     def controller_stopped(self, host: ControllerView, reason: str) -> None:
         self._epochs.pop(host.name, None)
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         epoch = host.core.epoch  # type: ignore[union-attr]
         before = self._epochs[host.name]
@@ -101,7 +95,6 @@ class Elections(Checker):
             self._heard_in(node.host, effect.epoch)
             self._voted(node.host, effect.epoch, node.host.id)
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         kind = type(message)
         if kind is pb.FetchRequest:
@@ -157,7 +150,6 @@ class SetBack(Checker):
             if host.disk.was_set_back and host.id in (node.host.id, *effect.granting_voters):
                 fail(f"{node.name} leads {effect.epoch} by {host.name}, which was set back")
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         if (
             host.disk.was_set_back
@@ -167,6 +159,5 @@ class SetBack(Checker):
         ):
             fail(f"{host.name}, whose directory was set back, fetches from {event.peer_id}")
 
-    @override
     def controller_stopped(self, host: ControllerView, reason: str) -> None:
         self.noticed += host.disk.starts.refused

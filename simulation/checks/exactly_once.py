@@ -9,8 +9,6 @@ write executed twice. A write that returned before another was invoked precedes 
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from typing_extensions import override
-
 from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.ledger import Ledger
@@ -40,7 +38,6 @@ class ExactlyOnce(Checker):
         """Times at which the highest answered offset rose, and its values."""
         ledger.golden.listeners.append(self._batch_committed)
 
-    @override
     def looked_at(self) -> dict[str, int]:
         return {
             "writes": len(self._committed),
@@ -48,7 +45,6 @@ class ExactlyOnce(Checker):
             "topics": len(self._topics),
         }
 
-    @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "write_config":
             other = self._writes.setdefault((operation.key, operation.value), operation)
@@ -59,7 +55,6 @@ class ExactlyOnce(Checker):
                 operation
             )
 
-    @override
     def client_returned(self, operation: Operation) -> None:
         if operation.kind != "write_config":
             return
@@ -122,7 +117,6 @@ class ExactlyOnce(Checker):
         if count.committed > possible:
             fail(f"I14: {kind} {name} is in the log {count.committed} times, of {possible}")
 
-    @override
     def end(self) -> None:
         for (kind, name), count in self._topics.items():
             done = sum(1 for call in count.calls if call.outcome == "ok")

@@ -8,8 +8,6 @@ questions.
 
 from typing import Any, Generic, TypeVar
 
-from typing_extensions import override
-
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.ledger import Ledger
@@ -34,12 +32,10 @@ class Existence(Checker):
         """Number of an operation under way -> the end of what was committed when it was invoked."""
         self.answers = 0
 
-    @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "ask_topic" or operation.kind in REFUSALS:
             self._committed_at[operation.number] = self._golden.end
 
-    @override
     def client_returned(self, operation: Operation) -> None:
         since = self._committed_at.pop(operation.number, None)
         there = said(operation)

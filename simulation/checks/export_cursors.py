@@ -6,8 +6,6 @@ nothing there.
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from typing_extensions import override
-
 from raftlog.metadata.records import Record, RecordType
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
@@ -41,11 +39,9 @@ class ExportCursors(Checker):
         self._offsets.append(logged.end_offset - 1)
         self._cursors.append(cursors)
 
-    @override
     def controller_started(self, host: ControllerView) -> None:
         self._look(host)
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         kind = type(event)
         if kind is ev.LogStartAdvanced:

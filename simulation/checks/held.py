@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.metadata.records import Record, RecordType
 from raftlog.recipes import AsyncLock
 from simulation.checks.api import Checker, fail
@@ -73,7 +71,6 @@ class Held(Checker):
         """Treat records that become committed from here on as new."""
         self._listening = True
 
-    @override
     def lease_confirmed(self, host: str, lease_id: int, sent_at: float, ttl_ms: int) -> None:
         self.confirmed += 1
         owner = self._names.get(lease_id, host)
@@ -148,7 +145,6 @@ class Held(Checker):
         self._met.update(members)
         self._last_met = last
 
-    @override
     def group_entered(self, host: str, key: str) -> None:
         if key not in self._met:
             fail(f"I31: {host} begins with {key}, which is of no group")
@@ -165,7 +161,6 @@ class Held(Checker):
                 f" {self._golden.generation}"
             )
 
-    @override
     def lock_taken(self, host: str, lock: AsyncLock) -> None:
         self.taken += 1
         self.taken_after_recovery += len(self._golden.generations) > 1
@@ -177,7 +172,6 @@ class Held(Checker):
                 )
         self._holders[host] = lock
 
-    @override
     def lock_used(self, host: str, lock: AsyncLock) -> None:
         self.used += 1
         is_over = lock.generation in list(self._used)[:-1]

@@ -6,8 +6,6 @@
 * Progress records are a lower bound: never above an announcement, never decreasing.
 """
 
-from typing_extensions import override
-
 from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import Checker, ControllerView, fail
 from simulation.checks.ledger import Ledger
@@ -27,7 +25,6 @@ class Lao(Checker):
         self._recorded = -1
         ledger.golden.listeners.append(self._committed)
 
-    @override
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         self.announcements += 1
         # Within an epoch a reply may be told late, and say less than another one before it;
@@ -46,7 +43,6 @@ class Lao(Checker):
             fail(f"LAO {lao} of {host.name} is not the end of a committed batch")
         self._check_brokers(host, lao)
 
-    @override
     def sample(self) -> None:
         for host in self._ledger.world.controllers:
             service = host.service

@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from typing_extensions import override
-
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import Effect, Event, Refused
@@ -62,7 +60,6 @@ class Leadership(Checker):
         ledger.on(ev.LostLeadership, self._lost_leadership)
         ledger.on(ev.Append, self._appended)
 
-    @override
     def controller_stopped(self, host: ControllerView, reason: str) -> None:
         self._leading.pop(host.name, None)
         self._hearing.pop(host.name, None)
@@ -83,7 +80,6 @@ class Leadership(Checker):
         if effect.span.base_offset != leading.start_offset or not first.control:
             fail(f"{node.name} begins epoch {leading.epoch} without a LeaderChange")
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         kind = type(event)
         if kind is ev.RequestReceived:
@@ -121,7 +117,6 @@ class Leadership(Checker):
         if now - heard > CHECK_QUORUM_FACTOR * _config(host).fetch_timeout_ms / 1000 + 1e-6:
             fail(f"{host.name} leads epoch {leading.epoch}, unheard for {now - heard:.3f} s")
 
-    @override
     def connects_refused(self, hosts: Sequence[str]) -> None:
         # To everybody it looks as if the other process had died: what was heard before counts no
         # more.
@@ -196,7 +191,6 @@ class Contradictions(Checker):
         self.effects = 0
         """Number of checked effects. Other refusals are rare among honest nodes, and not judged."""
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         self.effects += len(effects)
         for effect in effects:

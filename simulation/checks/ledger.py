@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.endpoint import Voter
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
@@ -97,12 +95,10 @@ class Ledger(Checker):
             self._commits.pop()
         self._commits.append((epoch, self.golden.end))
 
-    @override
     def begin(self, world: World) -> None:
         self.world = world
         self.golden.now = world.now
 
-    @override
     def controller_started(self, host: ControllerView) -> None:
         core, quorum = present(host.core), present(host.service).quorum
         start = core.log_start_offset
@@ -126,11 +122,9 @@ class Ledger(Checker):
         first = next((h for h in self.matching.headers(chunk) if h.base_offset >= start), None)
         return (start, b"") if first is None else (first.base_offset, chunk[first.position :])
 
-    @override
     def controller_stopped(self, host: ControllerView, reason: str) -> None:
         self.nodes.pop(host.name, None)
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         if not effects:
             return
@@ -167,7 +161,6 @@ class Ledger(Checker):
             if dropped.end_offset <= self.committed_before(core.epoch + 1):
                 fail(f"I6: {node.name} drops [{end}, {dropped.end_offset}), which is committed")
 
-    @override
     def looked_at(self) -> dict[str, int]:
         return {"committed": self.golden.end}
 

@@ -5,8 +5,6 @@ without it registers (KIP-584), and a broker offers it once every unfenced broke
 
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import LATEST_METADATA_VERSION, METADATA_VERSION
 from raftlog.wire.broker.v1 import broker_pb2
@@ -30,7 +28,6 @@ class Levels(Checker):
         """Broker id -> the highest level that its registration says it knows."""
         ledger.golden.listeners.append(self._committed)
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if type(message) is broker_pb2.BrokerResponse and message.HasField("api_versions"):
             offered = message.api_versions

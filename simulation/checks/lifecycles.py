@@ -17,8 +17,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Cause, has_left
 from raftlog.metadata.records import Record, RecordType
@@ -83,13 +81,11 @@ class Lifecycles(Checker):
         """Broker's host -> arrival of its newest heartbeat at a deciding controller."""
         ledger.golden.listeners.append(self._committed)
 
-    @override
     def broker_started(self, host: BrokerView) -> None:
         self._contact.pop(host.name, None)
         self._off_below.pop(host.name, None)
         self._heartbeats[host.name] = True
 
-    @override
     def broker_moved(self, host: BrokerView) -> None:
         image = present(host.service).image
         if image.offset < self._off_below.get(host.name, -1):
@@ -99,7 +95,6 @@ class Lifecycles(Checker):
             self._contact[host.name] = self._ledger.world.now()
         self._heartbeats[host.name] = in_force
 
-    @override
     def broker_asked(self, host: BrokerView, why_fenced: str) -> None:
         if not self._heartbeats[host.name]:
             return
@@ -112,7 +107,6 @@ class Lifecycles(Checker):
             age = "never" if contact is None else f"{self._ledger.world.now() - contact:.3f} s ago"
             fail(f"{host.name} takes a new request; its last accepted contact: {age}")
 
-    @override
     def sample(self) -> None:
         now = self._ledger.world.now()
         newest, _ = deciding(self._ledger.world)
@@ -154,7 +148,6 @@ class Lifecycles(Checker):
         self._uncommitted = uncommitted
         return since
 
-    @override
     def message_arrived(self, host: ControllerView, peer: str, message: Any) -> None:
         if type(message) is not pb.ControllerRequest or not message.HasField("broker_heartbeat"):
             return
@@ -165,7 +158,6 @@ class Lifecycles(Checker):
         if registered is not None and registered.epoch == beat.broker_epoch:
             self._reached[peer] = self._ledger.world.now()
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         kind = self._asked.kind_of(message)
         if kind:
@@ -207,7 +199,6 @@ class Lifecycles(Checker):
             if broker.name == peer and service is not None and service.image.offset < shown_from:
                 self._heartbeats[peer] = False
 
-    @override
     def connects_refused(self, hosts: Sequence[str]) -> None:
         self._refused.update(hosts)
 

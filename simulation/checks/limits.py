@@ -8,8 +8,6 @@ stay within the bounds of the code, and callbacks within a turn; both are sample
 import asyncio
 from typing import Any
 
-from typing_extensions import override
-
 from controller.service.intake import MAX_REQUEST_BYTES, MAX_WAITING
 from controller.service.turns import MAX_PARKED, MAX_UNCOMMITTED_CHUNKS
 from raftlog.bounds import CONTROLLER_TURN_MAX_MS, TAIL_CACHE_BYTES
@@ -34,7 +32,6 @@ class Space(api.Checker):
         """Time since which the leader has led without delay while every disk was low."""
         self.refused = 0
 
-    @override
     def sample(self) -> None:
         world = self._ledger.world
         reserve = world.config.reserve_bytes
@@ -46,7 +43,6 @@ class Space(api.Checker):
         if newest is None or leader != self._leader or not low or _held_up(newest):
             self._leader, self._since = leader, world.now()
 
-    @override
     def client_returned(self, operation: api.Operation) -> None:
         if not self._ledger.world.config.reserve_bytes or operation.kind not in WRITES:
             return
@@ -70,16 +66,13 @@ class BrokerSpace(api.Checker):
         """By host and incarnation: time since which its disk is low, and size of its replicas."""
         self.judged = 0
 
-    @override
     def begin(self, world: api.World) -> None:
         super().begin(world)
         self._loop: Any = asyncio.get_running_loop()
 
-    @override
     def looked_at(self) -> dict[str, int]:
         return {"low": self.judged}
 
-    @override
     def sample(self) -> None:
         reserve, now = self.world.config.broker_reserve_bytes, self.world.now()
         before, self._low = self._low, {}
@@ -116,11 +109,9 @@ class Queues(api.Checker):
     def __init__(self) -> None:
         self.longest: dict[str, int] = {}
 
-    @override
     def looked_at(self) -> dict[str, int]:
         return {"queues": sum(map(bool, self.longest.values()))}
 
-    @override
     def sample(self) -> None:
         for host in self.world.controllers:
             if host.service is not None and host.core is not None:
@@ -182,12 +173,10 @@ class Turns(api.Checker):
         self.measured = 0
         """Nodes looked at whose callbacks take time."""
 
-    @override
     def begin(self, world: api.World) -> None:
         self._loop: Any = asyncio.get_running_loop()
         self._bound_s = CONTROLLER_TURN_MAX_MS / 1000 + ITEMS * world.config.work_us / 1e6
 
-    @override
     def sample(self) -> None:
         for name, longest_s in self._loop.longest_s.items():
             self.measured += 1

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
-from typing_extensions import override
-
 from raftlog.errors import ErrorCode
 from simulation.checks.api import Checker, CheckFailedError, Operation, fail
 from simulation.checks.ledger import Ledger
@@ -263,11 +261,9 @@ class Linearizability(Checker):
         self._writes: list[Operation] = []
         self._topics: list[Operation] = []
 
-    @override
     def looked_at(self) -> dict[str, int]:
         return {"writes": len(self._writes), "topics": len(self._topics)}
 
-    @override
     def client_invoked(self, operation: Operation) -> None:
         # Outcomes are written into the same object: it is looked at in the end.
         if operation.kind == "write_config":
@@ -275,7 +271,6 @@ class Linearizability(Checker):
         elif operation.kind in TOPIC_KINDS:
             self._topics.append(operation)
 
-    @override
     def end(self) -> None:
         golden = self._golden
         last = golden.end - 1

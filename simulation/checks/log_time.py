@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from typing_extensions import override
-
 from raftlog.clock import HEARD_FOR_S, STAND_STILL_MAX_MS, TOLERANCE_MS
 from raftlog.metadata.records import Record
 from raftlog.quorum.events import Effect, Event, Proposed
@@ -44,16 +42,13 @@ class LogTime(Checker):
         self.returned = 0
         ledger.golden.listeners.append(self._committed)
 
-    @override
     def begin(self, world: World) -> None:
         super().begin(world)
         self._look()
 
-    @override
     def clock_set(self, host: ControllerView) -> None:
         self._look()
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         if type(event) is Proposed:
             self._built[event.span.base_offset, event.epoch] = self.world.now()

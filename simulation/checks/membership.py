@@ -8,8 +8,6 @@ no leader and has the shorter log (KIP-853).
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from typing_extensions import override
-
 from raftlog.endpoint import Voter
 from raftlog.metadata.records import Record, RecordType
 from raftlog.quorum import events as ev
@@ -67,11 +65,9 @@ class VoterSets(Checker):
         if committed is None or committed[0] != node.leads:
             fail(f"I19: {node.name} proposes voters at {at} before {node.leads} commits")
 
-    @override
     def controller_stopped(self, host: ControllerView, reason: str) -> None:
         self._states.pop(host.name, None)
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         core = present(host.core)
         state = _State(core.role, core.epoch, core.voted_id, core.leader_id)
@@ -96,7 +92,6 @@ class VoterSets(Checker):
             return
         fail(f"I19: removed {asker} moves {node.name} from {before} to {state}")
 
-    @override
     def sample(self) -> None:
         for node in self._ledger.nodes.values():
             core = node.host.core
@@ -144,7 +139,6 @@ class Replacements(Checker):
                 fail(f"I19: the set at {offset}: {len(before.voters)} seats become {after.seats}")
             self.begun += 1
 
-    @override
     def looked_at(self) -> dict[str, int]:
         return {"begun": self.begun, "completed": self.completed}
 

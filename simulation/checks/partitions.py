@@ -24,8 +24,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from typing_extensions import override
-
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -46,7 +44,6 @@ class Incarnations(Checker):
         self.stale = 0
         """Answers looked at that were to a former incarnation."""
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if self._asked.kind_of(message):
             beat = message.broker_heartbeat
@@ -422,7 +419,6 @@ class Partitions(Checker):
 
     # --- answers ---------------------------------------------------------------------------------
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if (
             type(message) is pb.ControllerResponse
@@ -430,12 +426,10 @@ class Partitions(Checker):
         ):
             self._told(message, f"{peer} by {host.name}")
 
-    @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "admin" and operation.key.startswith("elect unclean"):
             self._asked_for_unclean = True
 
-    @override
     def client_returned(self, operation: Operation) -> None:
         if operation.kind != "alter_partition" or operation.outcome != "ok":
             return
@@ -468,7 +462,6 @@ class ServedPartitions(Checker):
         self.partitions = self.led = 0
         """Numbers of checked partitions in Metadata, and in BrokerMetadata."""
 
-    @override
     def client_returned(self, operation: Operation) -> None:
         response = operation.response
         if operation.kind != "read_topics" or operation.outcome != "ok" or response is None:
@@ -491,7 +484,6 @@ class ServedPartitions(Checker):
         if (*nodes, told.leader_id, told.leader_epoch) != expected:
             fail(f"KIP-24: {operation.client} is told {told} of {key} at {offset}, not {expected}")
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if isinstance(message, broker_pb2.BrokerResponse) and message.HasField("broker_metadata"):
             for told in message.broker_metadata.partitions:

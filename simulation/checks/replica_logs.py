@@ -9,8 +9,6 @@
 from bisect import bisect_left
 from typing import Any
 
-from typing_extensions import override
-
 from broker.partition import events as ev
 from raftlog import batch
 from raftlog.node.storage.partition_api import PartitionKey
@@ -104,11 +102,9 @@ class ReplicaLogs(Checker):
         index = log.index_of(offset)
         return log.epochs[index] if index >= 0 else -1
 
-    @override
     def broker_started(self, host: BrokerView) -> None:
         self.logs[host.name] = {}
 
-    @override
     def data_recovered(self, host: BrokerView) -> None:
         disk, logs = present(host.disk), dict[PartitionKey, ReplicaLog]()
         self.logs[host.name] = logs
@@ -118,7 +114,6 @@ class ReplicaLogs(Checker):
             for _, chunk in disk.live[key].scan(0):
                 self._append(host, key, log, chunk, start)
 
-    @override
     def data_step(self, host: BrokerView, event: ev.Event, effects: Any, now: float) -> None:
         logs = self.logs[host.name]
         for effect in effects:

@@ -10,8 +10,6 @@ authorizer (``acl_history``).
 from collections.abc import Callable
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.controller.v1.controller_pb2 import ControllerResponse
 from simulation.checks.acl_history import (
@@ -92,7 +90,6 @@ class Rights(Checker):
             RecordType.KEY_VALUE: lambda one, _: [(ALTER, KEY_VALUE, one.key)],
         }
 
-    @override
     def begin(self, world: World) -> None:
         super().begin(world)
         if world.config.authorizer:
@@ -189,12 +186,10 @@ class Rights(Checker):
         if owner is not None and owner != principal:
             fail(f"I27: client {client_id} is of {owner}, and {principal} has used it: {what}")
 
-    @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "access" and operation.value:
             self._values[operation.value] = operation
 
-    @override
     def client_returned(self, operation: Operation) -> None:
         if not self.world.config.authorizer:
             return

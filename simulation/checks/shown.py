@@ -12,8 +12,6 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.errors import ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -68,7 +66,6 @@ class Shown(Checker):
         """Number of answers that list the readers of the log."""
         self.posed = 0
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if peer == FORGER:
             self._check_posed(host, message)
@@ -114,12 +111,10 @@ class Shown(Checker):
         if _code(message) != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             fail(f"I28: {host.name} answers a client that poses as a node: {str(message)[:200]}")
 
-    @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.client in CALLERS:
             self._began[operation.number] = self._golden.end - 1
 
-    @override
     def client_returned(self, operation: Operation) -> None:
         if (
             operation.outcome == "ok"

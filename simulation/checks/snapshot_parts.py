@@ -4,8 +4,6 @@ I11 (``states``) and I15 check the assembled snapshot.
 
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -25,7 +23,6 @@ class SnapshotParts(Checker):
         self._given: dict[tuple[str, str, SnapshotId], int] = {}
         """Giver, taker and snapshot: where the last part ended."""
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if type(message) is not pb.FetchSnapshotResponse:
             return

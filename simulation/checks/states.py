@@ -11,8 +11,6 @@ them.
 from collections.abc import Sequence
 from typing import Any
 
-from typing_extensions import override
-
 from raftlog.errors import FatalError
 from raftlog.metadata import snapshot
 from raftlog.metadata.fold import ImageBuilder
@@ -96,7 +94,6 @@ class States(Checker):
         """Snapshots checked, loaded, and folded on up to the end."""
         self._samples = 0
 
-    @override
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         core = present(host.core)
         start, end, high_watermark = core.log_start_offset, core.log_end_offset, core.high_watermark
@@ -169,12 +166,10 @@ class States(Checker):
         if why := difference(builder.snapshot(), self._golden.image()):
             fail(f"I11: {snapshot_id} of {who} and the log after it are not the fold from 0: {why}")
 
-    @override
     def broker_moved(self, host: BrokerView) -> None:
         tip = present(host.service).image
         self._compare(host.name, tip.offset, tip.epoch, tip.state_hash)
 
-    @override
     def sample(self) -> None:
         for host in self.world.controllers:
             service = host.service
@@ -196,7 +191,6 @@ class States(Checker):
             ]
             self._compare_contents(hosts[self._samples // SAMPLES % len(hosts)])
 
-    @override
     def end(self) -> None:
         world = self.world
         hosts: list[ControllerView | BrokerView] = [*world.controllers, *world.brokers]

@@ -12,8 +12,6 @@ Whether the broker was unfenced or held a lease is not asked.
 import math
 from bisect import bisect_right
 
-from typing_extensions import override
-
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import Checker, ControllerView, Operation, fail
@@ -35,14 +33,12 @@ class StrictReads(Checker):
         self.held_to = 0
         """Number of reads that had to show a write."""
 
-    @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "write_config" or (
             operation.kind == "read_config" and _is_strict(operation)
         ):
             self._registers.append(operation)
 
-    @override
     def client_returned(self, operation: Operation) -> None:
         if operation.outcome != "ok" or operation.offset < 0:
             return
@@ -53,11 +49,9 @@ class StrictReads(Checker):
             self._check(operation)
             self._floor.raise_to(operation.offset, operation.returned_at)
 
-    @override
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         self._announced = max(self._announced, lao)
 
-    @override
     def end(self) -> None:
         for key, operations in by_key(self._registers).items():
             history = [

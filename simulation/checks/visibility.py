@@ -15,8 +15,6 @@ A fenced broker may lag until it learns of it, and must keep the first two rules
 from collections import deque
 from typing import Any, NamedTuple
 
-from typing_extensions import override
-
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import BrokerView, Checker, ControllerView, Operation, fail
@@ -71,7 +69,6 @@ class Visibility(Checker):
         self.waited = 0
         """Writes that asked for more than ``committed``, and have reached it."""
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if (
             type(message) is broker_pb2.BrokerResponse
@@ -80,13 +77,11 @@ class Visibility(Checker):
         ):
             self._sent.add(host, message)
 
-    @override
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind in READ_KINDS and operation.at_least < 0:
             # It has forgotten what it had seen, and begins anew.
             self._clients.pop(operation.client, None)
 
-    @override
     def client_returned(self, operation: Operation) -> None:
         if operation.outcome != "ok" or operation.offset < 0:
             return
@@ -105,7 +100,6 @@ class Visibility(Checker):
                 self._visible.raise_to(operation.offset, operation.returned_at)
         client.raise_to(operation.offset, operation.returned_at)
 
-    @override
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         self._announced = max(self._announced, lao)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from msgspec.json import decode
-from typing_extensions import override
 
 from broker.watch.responses import listing
 from raftlog.client.watch import Change
@@ -98,11 +97,9 @@ class Watches(Checker):
             said = (path_of(one.kind, one.key, value), before, after)
             self._changes.append(_True(one.position, said))
 
-    @override
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         self._lao = max(self._lao, lao)
 
-    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: object) -> None:
         if isinstance(message, broker_pb2.WatchManyResponse):
             message = message.response
@@ -121,14 +118,12 @@ class Watches(Checker):
         if shown > limit:
             fail(f"I29: {host.name} shows {peer} {shown}, above {limit}")
 
-    @override
     def watch_begun(self, host: str, since: Token | None) -> None:
         stream = self._streams[host] = _Stream(None if since is None else since.generation)
         if since is not None and since.generation == self._golden.generation:
             self.resumed += 1
             self._move(stream, Position(since.offset, since.part or WHOLE))
 
-    @override
     def watch_told(self, host: str, change: Change) -> None:
         stream = self._streams[host]
         if not self._is_of(host, stream, change.token):
@@ -155,7 +150,6 @@ class Watches(Checker):
             fail(f"I29: {host} is told {said} at {tuple(position)}, not {found}")
         stream.position = position
 
-    @override
     def watch_ended(self, host: str, token: Token) -> None:
         stream = self._streams[host]
         if not self._is_of(host, stream, token):

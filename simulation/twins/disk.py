@@ -15,8 +15,6 @@ from dataclasses import replace
 from random import Random
 from typing import Literal
 
-from typing_extensions import override
-
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.metadata import snapshot_file
 from raftlog.metadata.snapshot_file import SnapshotHeader
@@ -139,7 +137,6 @@ class SimDisk(disk_hardware.DiskHardware):
         self.happened(f"bit_flip_{place}")
         return True
 
-    @override
     def is_damaged(self) -> bool:
         """A damaged snapshot counts even after it was dropped, while the log begins at its end."""
         return (

@@ -11,8 +11,6 @@ from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
-from typing_extensions import override
-
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.node.storage.chunks import read_span
 from raftlog.node.storage.log_bounds import PartitionEnds, damage_in, scan_partition
@@ -41,7 +39,6 @@ class ReplicaChunks(Chunks):
         super().__init__(bases, chunks)
         self.start = start
 
-    @override
     def copy(self) -> ReplicaChunks:
         return ReplicaChunks(self.bases.copy(), self.chunks.copy(), self.start)
 
@@ -122,7 +119,6 @@ class SimPartitionDisk(DiskHardware):
         self.happened("bit_flip_partition")
         return True
 
-    @override
     def is_damaged(self) -> bool:
         return any(
             still_there(held[key], base, damaged)

@@ -1,8 +1,11 @@
 """The simulator uses public names of the shipped code, and replaces none of it."""
 
 import ast
+import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 
 ROOT = Path(__file__).parents[2]
 NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
@@ -52,3 +55,30 @@ def test_simulator_replaces_no_method() -> None:
 def test_private_names_are_detected() -> None:
     text = "self._a; b._c; cls._d; e.f._g; getattr(h, '_i'); super()._j; k._replace(); m.__n__"
     assert [name for _, name in _reached_into(ast.parse(text))] == ["_c", "_g", "_i"]
+
+
+def _methods(module: str) -> Iterator[tuple[str, str]]:
+    """Yield the class and the name of each method of a module that overrides no other one."""
+    for kind in vars(import_module(module)).values():
+        if isinstance(kind, type) and kind.__module__ == module:
+            inherited = {name for base in kind.__mro__[1:] for name in vars(base)}
+            for name, value in vars(kind).items():
+                if isinstance(value, FunctionType) and name not in inherited | NAMED_TUPLE:
+                    yield kind.__name__, name
+
+
+def test_each_method_overrides_one_or_is_called() -> None:
+    """A hook of a checker whose name is wrong would never be called, and check nothing."""
+    packages = ("raftlog", "controller", "broker", "simulation", "tests")
+    texts = {
+        path: path.read_text() for name in packages for path in sorted((ROOT / name).rglob("*.py"))
+    }
+    called = {name for text in texts.values() for name in re.findall(r'[."](\w+)', text)}
+    found = [
+        (path.name, *method)
+        for path, text in texts.items()
+        if path.is_relative_to(ROOT / "simulation") and "pyspark" not in text
+        for method in _methods(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        if method[1] not in called and not method[1].startswith(("__", "pytest_"))
+    ]
+    assert found == []
