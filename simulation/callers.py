@@ -110,8 +110,6 @@ class Caller:
     def _names(self) -> list[str]:
         return self._rng.sample(NAMES, self._rng.randint(1, 2))
 
-    # --- reads -----------------------------------------------------------------------------------
-
     async def _read_topics(self) -> None:
         topics = self._names() if self._rng.random() < 0.4 else []
         await self._read("topics", broker_pb2.MetadataRequest(topics=topics))
@@ -202,8 +200,6 @@ class Caller:
             operation.generation = response.token.generation
 
         await self._carry_out([operation], work)
-
-    # --- writes ----------------------------------------------------------------------------------
 
     async def _list(self) -> None:
         body = self._rng.choice(LISTINGS)()
@@ -313,8 +309,6 @@ class Caller:
                 request, timeout_s=timeout_s, raise_refused=False
             )
         _note(operations, response)
-
-    # --- operations ------------------------------------------------------------------------------
 
     def _operation(self, key: str, kind: Any = "access", **fields: Any) -> Operation:
         return self._world.operation(client=self._host, kind=kind, key=key, **fields)

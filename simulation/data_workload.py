@@ -59,8 +59,6 @@ class DataWorkload(Actors):
             if isinstance(client, Producer):
                 client.close()
 
-    # --- topics ----------------------------------------------------------------------------------
-
     async def _create(self) -> None:
         world, rng = self._world, self._rng
         client = world.controller_client("data-admin")
@@ -119,8 +117,6 @@ class DataWorkload(Actors):
             )
             await asyncio.sleep(0.05)
         self.topics[topic.name] = topic_id
-
-    # --- producers -------------------------------------------------------------------------------
 
     def producer(self, name: str, only: list[str] | None = None, **settings: Any) -> Producer:
         """Return a client on a host. ``only``: the brokers to begin with."""
@@ -195,8 +191,6 @@ class DataWorkload(Actors):
         self._world.returned(operation)
         return operation
 
-    # --- consumers -------------------------------------------------------------------------------
-
     async def _consume(self, name: str, number: int) -> None:
         """Read all permanent topics, one from the beginning repeatedly, the other onwards."""
         world = self._world
@@ -230,8 +224,6 @@ class DataWorkload(Actors):
                 world.count("consumed", len(records))
             consumer.close()
             await asyncio.sleep(0.1)
-
-    # --- the end ---------------------------------------------------------------------------------
 
     async def last_records(
         self, brokers: list[str], partitions: list[tuple[str, PartitionKey]]
@@ -292,9 +284,6 @@ class DataWorkload(Actors):
         why = why or str(consumer.failing() or consumer.unknown_topics or consumer.failure)
         consumer.close()
         return set(wanted) - set(left), why
-
-
-# --- Clients that ask brokers for the ISRs of the partitions they lead (KIP-24) ------------------
 
 
 HOST = "isr-asker"

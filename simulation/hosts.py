@@ -222,8 +222,6 @@ class ControllerHost:
             self.disk.crash(self._rng)
             self._watch.tell("controller_stopped", self, reason)
 
-    # --- death in the middle of a write ----------------------------------------------------------
-
     def doom(self, writes: int) -> None:
         """Let the process die in its disk call after ``writes`` more; a negative number cancels."""
         self._writes_to_live = writes

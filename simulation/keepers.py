@@ -124,8 +124,6 @@ class Keeper:
                 for name in names:
                     network.heal(self.host, name)
 
-    # --- compare and set -------------------------------------------------------------------------
-
     async def compare(self) -> None:
         """Read, and write on the condition that the key has not changed since; repeat."""
         rng = self._world.rng(f"compare {self.host}")
@@ -187,8 +185,6 @@ class Keeper:
             operation.offset = -1 if result.token is None else result.offset
         self._world.answered(operation)
 
-    # --- leases ----------------------------------------------------------------------------------
-
     async def keep_leases(self) -> None:
         """Hold leases with a key one after the other, noting when keep-alives were confirmed."""
         rng = self._world.rng(f"keys {self.host}")
@@ -249,8 +245,6 @@ class Keeper:
     def _confirmed(self, lease_id: int, sent_at: float, ttl_ms: int) -> None:
         self._world.watch.tell("lease_confirmed", self.host, lease_id, sent_at, ttl_ms)
 
-    # --- a lock ----------------------------------------------------------------------------------
-
     async def take_turns(self) -> None:
         """Acquire the lock, use what it guards, and release or, as in a crash, forget it."""
         rng = self._world.rng(f"turns {self.host}")
@@ -292,8 +286,6 @@ class Keeper:
                 await client.kv.alter(guard, raftlog.Put(GUARDED, said), timeout_s=0.5)
             except ApiError as error:
                 await _begin_anew(client, error)
-
-    # --- a double barrier ------------------------------------------------------------------------
 
     async def meet(self) -> None:
         """Begin with others, and end with them, or be gone as a program that dies."""

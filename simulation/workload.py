@@ -199,8 +199,6 @@ class Client:
     def _session(self) -> str:
         return f"{self.name}.{self._sessions}" if self._sessions else self.name
 
-    # --- operations ------------------------------------------------------------------------------
-
     async def write_config(self, key: str, acks: Any = None) -> Operation:
         self._count += 1
         value = f"{self.name}.{self._count}."

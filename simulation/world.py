@@ -108,8 +108,6 @@ class World:
         """Return the active controller's committed image. Raises CheckFailedError without one."""
         return (self.active() or fail("there is no active controller")).image
 
-    # --- reports ---------------------------------------------------------------------------------
-
     def note(self, who: str, what: str) -> None:
         self._transcript.note(who, what)
 
@@ -127,8 +125,6 @@ class World:
     def fail(self, error: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_exception(error)
-
-    # --- operations of clients --------------------------------------------------------------------
 
     def operation(self, **fields: Any) -> Operation:
         """Return a new operation, reported to the checkers."""
@@ -174,8 +170,6 @@ class World:
             fail(f"{operation.client} got {operation.error} to {operation.kind} {operation.key}")
         self.returned(operation)
 
-    # --- what faults may do ----------------------------------------------------------------------
-
     def may_mend(self, *names: str) -> bool:
         """Return whether these hosts may be repaired: in the liveness phase, only healed ones."""
         return not self.lasting or all(name in self.healed for name in names)
@@ -194,8 +188,6 @@ class World:
         """Return whether one more voter's copy may be lost: the others are still a majority."""
         return not self.mending and len(self.damaged) < (len(self.fleet.voter_ids) - 1) // 2
 
-    # --- the healed part --------------------------------------------------------------------------
-
     def healed_controllers(self) -> list[ControllerHost]:
         """Return the healed controllers that reach the active one."""
         return [host for host in self.controllers if self._is_healed(host.name)]
@@ -211,8 +203,6 @@ class World:
         return name in self.healed and not (
             network.is_blocked(name, leader) or network.is_blocked(leader, name)
         )
-
-    # --- tasks -----------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str, host: str = "") -> asyncio.Task[Any]:
         task = self.loop.create_task(work, name=name, context=host_context(host))
@@ -235,8 +225,6 @@ class World:
             if self.now() > deadline:
                 fail(f"within {within_s:g} s it did not happen: {what}")
             await asyncio.sleep(SAMPLE_S)
-
-    # --- life ------------------------------------------------------------------------------------
 
     async def live(self) -> None:
         """Run the world from its start, through the faults, to its end. Raises any part's error."""
@@ -374,8 +362,6 @@ class Fleet:
                 self._world.network.loop.set_clock_rate(each.name, 1 + rng.uniform(-drift, drift))
                 self._world.happened("drift")
 
-    # --- more of them ----------------------------------------------------------------------------
-
     def make_broker(self, broker_id: int, name: str = "") -> BrokerHost:
         """Create a broker's host. ``name``: its name if that does not follow from its id."""
         world, config = self._world, self._config
@@ -418,8 +404,6 @@ class Fleet:
         self._names[name] = None
         return name
 
-    # --- their disks -----------------------------------------------------------------------------
-
     @property
     def replaced_disks(self) -> int:
         """Number of calls of ``next_disk``."""
@@ -444,8 +428,6 @@ class Fleet:
         host.replace_disk(f"{host.name}-disk-{self.next_disk()}")
         self._world.note(host.name, f"its disk {old} is replaced")
         self._world.watch.tell("broker_disk_lost", host, old)
-
-    # --- who they are ----------------------------------------------------------------------------
 
     def hosts(self) -> list[ControllerHost | BrokerHost]:
         return [*self.controllers, *self.members]

@@ -81,8 +81,6 @@ class CommittedData(Checker):
         disks = (host.disk for host in self.world.brokers if host.disk is not None)
         return next((disk for disk in disks if disk.directory_id == directory), None)
 
-    # --- what controllers commit -----------------------------------------------------------------
-
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         touched: dict[PartitionKey, None] = {}
         moved: dict[int, None] = {}
@@ -152,8 +150,6 @@ class CommittedData(Checker):
             ):
                 self._void(key, committed)
 
-    # --- what disks hold -------------------------------------------------------------------------
-
     def _check_durable(self, key: PartitionKey, committed: Committed, end: int, why: str) -> None:
         """Every sound holder has all below ``end`` on its disk."""
         index = committed.log.index_at(end)
@@ -168,8 +164,6 @@ class CommittedData(Checker):
                     f" broker {member} {why}, and on its disk {disk.directory_id} that is"
                     f" {'missing' if found is None else f'of leader epoch {found}'}"
                 )
-
-    # --- what leaders say ------------------------------------------------------------------------
 
     def broker_started(self, host: BrokerView) -> None:
         self.asked[host.name] = {}

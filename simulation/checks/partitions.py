@@ -182,8 +182,6 @@ class Partitions(Checker):
                     self._check(key, where)
             self._touched.clear()
 
-    # --- what records say ------------------------------------------------------------------------
-
     def _registered(self, message: Any, offset: int) -> None:
         self._stand(
             message.broker_id,
@@ -282,8 +280,6 @@ class Partitions(Checker):
         for member in after:
             self._in_isr.setdefault(member, {})[key] = None
         self._touched[key] = None
-
-    # --- rules -----------------------------------------------------------------------------------
 
     def _proposed(
         self, key: Key, before: State, message: Any, offset: int, gone: frozenset[int]
@@ -416,8 +412,6 @@ class Partitions(Checker):
             folded.leader_recovery_state, folded.elr, folded.last_known_elr,
         ):  # fmt: skip
             fail(f"{what}: the records say {derived}, the fold {folded}")
-
-    # --- answers ---------------------------------------------------------------------------------
 
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if (

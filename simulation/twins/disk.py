@@ -453,8 +453,6 @@ class SimLogStore(disk_hardware.SimStore):
             self._later("write_vote", self._vote_written)
         done(self._commit.outcome())
 
-    # --- snapshots -------------------------------------------------------------------------------
-
     def store_snapshot(self, snapshot_id: api.SnapshotId, position: int, data: bytes) -> None:
         self._check()
         self._before("snapshot")

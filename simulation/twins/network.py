@@ -81,8 +81,6 @@ class SimNetwork:
         self._transports.setdefault(host, []).append(transport)
         return transport
 
-    # --- faults ----------------------------------------------------------------------------------
-
     def block(self, source: str, target: str) -> None:
         self._blocked[source, target] = False
         self._recheck()
@@ -207,8 +205,6 @@ class SimNetwork:
         """Return whether a keepalive ping between the two would go unanswered."""
         blocked = self.is_blocked(one, other) or self.is_blocked(other, one)
         return blocked or one in self._paused or other in self._paused
-
-    # --- for transports, dialers, listeners and connections --------------------------------------
 
     def rng_for(self, purpose: str) -> random.Random:
         if purpose not in self._rngs:
