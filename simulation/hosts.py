@@ -1,4 +1,6 @@
-"""Controllers and brokers as hosts: processes, durable disks, and settings by the run's config."""
+"""The simulated hosts of controllers and brokers. A host has a disk and runs one process at a time,
+with settings from the config of the run.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import asyncio
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +34,7 @@ from raftlog.quorum.core import QuorumCore
 from simulation.swarm.config import SwarmConfig
 from simulation.swarm.identities import ROOT, security_settings
 from simulation.twins.disk import SimDisk
+from simulation.twins.disk_hardware import DiskHardware
 from simulation.twins.loop import START_OF_TIME_MS, HostDiedError, host_context
 from simulation.twins.network import SimNetwork
 from simulation.twins.partition_disk import SimPartitionDisk
@@ -40,7 +43,7 @@ from simulation.watching import BrokerTap, ControllerTap, Watch
 CLUSTER_ID = "simulated"
 SUPERVISOR_S = 1.0
 FENCES_ITSELF_AFTER_MS = 3000
-"""Time by which a broker's own fencing timeout exceeds its session timeout, in ms."""
+"""A broker's fencing timeout is longer than its session timeout by this, in ms."""
 
 Note = Callable[[str, str], None]
 Failed = Callable[["ControllerHost", FatalError], None]
@@ -54,11 +57,25 @@ _BROKER_FAULTS = {
     "enospc": "broker_disk_full",
     "disk_hang": "broker_disk_hang",
     "bit_flip_partition": "broker_bit_flip",
+    "eio_": "broker_disk_error",
 }
 
 
+def _move_counts(
+    disk: DiskHardware, prefix: str, groups: dict[str, str], into: Counter[str]
+) -> None:
+    """Count a disk's faults under their own names with a prefix, and under the names that
+    ``simulation/swarm/faults.py`` has for them; then reset the disk's counts.
+    """
+    for name, count in disk.faults.items():
+        group = next((to for start, to in groups.items() if name.startswith(start)), "")
+        for each in {prefix + name, group} - {""}:
+            into[each] += count
+    disk.faults.clear()
+
+
 class _MortalStore:
-    """A store during whose calls the process may die: before or after one, or between its steps."""
+    """A log store in whose calls the process may crash: before or after a write, or halfway."""
 
     def __init__(self, store: LogStore, host: ControllerHost) -> None:
         self._store = store
@@ -85,30 +102,53 @@ class _MortalStore:
         return called
 
 
-class ControllerHost:
-    """One controller: shipped code above a simulated disk and network."""
+class _Host:
+    """What the hosts of controllers and brokers have in common."""
+
+    name: str
+
+    def __init__(self, network: SimNetwork, rng: random.Random, watch: Watch) -> None:
+        self.network, self._rng, self._watch = network, rng, watch
+        self.incarnation = 0
+        self.wall_offset_ms = 0
+        """Error of the host's wall clock, in ms."""
+        self._tap = watch.sender(self)  # type: ignore[arg-type]
+
+    def _wall_clock_ms(self) -> int:
+        return START_OF_TIME_MS + self.wall_offset_ms + round(self.network.loop.true_time() * 1000)
+
+    def _stopwatch(self) -> float:
+        return self.network.loop.stopwatch(self.name)
+
+    def _new_rng(self) -> random.Random:
+        return random.Random(self._rng.getrandbits(64))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        asyncio.get_running_loop().create_task(work, name=f"{self.name} {what}")
+
+
+class ControllerHost(_Host):
+    """The host of a controller, which runs the shipped code on a simulated disk and network."""
 
     def __init__(
         self, network: SimNetwork, quorum: QuorumConfig, settings: ControllerSettings,
         rng: random.Random, note: Note, watch: Watch, *, failed: Failed | None = None,
         disk_latency_s: tuple[float, float] = (0.0001, 0.002),
     ) -> None:  # fmt: skip
-        self.network, self.id, self.name = network, quorum.node_id, f"c{quorum.node_id}"
-        self.quorum, self.settings, self._rng, self._note = quorum, settings, rng, note
-        self._disk_latency_s = disk_latency_s
+        self.id, self.name = quorum.node_id, f"c{quorum.node_id}"
+        self.quorum, self.settings, self._note = quorum, settings, note
+        self._rng, self._disk_latency_s = rng, disk_latency_s
         self.disk = self._new_disk()
+        super().__init__(network, rng, watch)
         self.service: ControllerService | None = None
-        self.incarnation = 0
-        self.wall_offset_ms = 0
-        self._watch = watch
         self.on_stopped = failed
-        self._tap = watch.sender(self)
+        """Called with the error after the process has stopped itself."""
         self._writes_to_live = -1
         self._steps_to_live = 0
         self.on_death: Callable[[ControllerHost], None] = lambda _: None
-        """Called after the process has died in the middle of a write."""
+        """Called after a scheduled crash inside a write."""
         self.held_down = False
-        """True while no fault may start the host."""
+        """True if ``start`` is to do nothing."""
         self.ports = [9093]
         """Ports at which the next process listens; it advertises the last one."""
 
@@ -121,31 +161,21 @@ class ControllerHost:
         return self.quorum.max_metadata_version
 
     def be_of_build(self, highest_level: int) -> None:
-        """Run as a build with this highest level from the next start."""
+        """Let later processes be of a build that supports metadata.version up to this level."""
         self.quorum = replace(self.quorum, max_metadata_version=highest_level)
 
     @property
     def core(self) -> QuorumCore | None:
-        """The running process's state machine; None while it is down or has not recovered."""
+        """The quorum's state machine; None while the process is down or recovers its log."""
         return getattr(self.service.replica, "core", None) if self.service is not None else None
 
     def _new_disk(self) -> SimDisk:
         identity = NodeIdentity(CLUSTER_ID, self.id, self.quorum.directory_id)
-        low, high = self._disk_latency_s
-        return SimDisk(
-            identity,
-            random.Random(self._rng.getrandbits(64)),
-            latency_min_s=low,
-            latency_max_s=high,
-        )
+        return SimDisk(identity, self._new_rng(), latency_s=self._disk_latency_s)
 
     def collect_faults(self, into: Counter[str]) -> None:
-        """Add the disk's faults by their own names and those of ``simulation/swarm/faults.py``."""
-        for name, count in sorted(self.disk.faults.items()):
-            group = next((to for prefix, to in _DISK_FAULTS.items() if name.startswith(prefix)), "")
-            for each in dict.fromkeys((name, group or name)):
-                into[each] += count
-        self.disk.faults.clear()
+        """Move the counts of the disk's faults into the counts of the run."""
+        _move_counts(self.disk, "", _DISK_FAULTS, into)
 
     def replace_disk(self, directory_id: str, bootstrap_servers: tuple[str, ...]) -> None:
         self.quorum = replace(
@@ -160,7 +190,7 @@ class ControllerHost:
         self._writes_to_live = -1
         self.network.tap(self.name, self._tap)
         self.network.tap_arrivals(self.name, self._watch.receiver(self))
-        # In the host's context: from its first breath it sees its own clock.
+        # In the host's context, so that all of the process uses the host's own clock.
         host_context(self.name).run(self._start)
 
     def _start(self) -> None:
@@ -172,15 +202,15 @@ class ControllerHost:
             replace(self.quorum, endpoint=self.endpoint),
             store,
             transport,
-            rng=random.Random(self._rng.getrandbits(64)),
+            rng=self._new_rng(),
             wall_clock_ms=self._wall_clock_ms,
             on_failure=self._failed,
-            stopwatch=lambda: self.network.loop.stopwatch(self.name),
+            stopwatch=self._stopwatch,
             tracer=ControllerTap(self, self._watch) if self._watch.checkers else None,
         )
 
         async def up() -> None:
-            # As the shipped program does it: nobody can ask before the log is recovered.
+            # Like the shipped program: it listens only after the log is recovered.
             try:
                 service.recover()
             except Exception as error:
@@ -192,17 +222,13 @@ class ControllerHost:
             duties = Duties(
                 None if authorization is None else LogReaders(authorization, service.known_image)
             )
+            authentication = authentication_of(self.settings)
             for port in ports:
-                await transport.listen(
-                    f"{self.name}:{port}",
-                    guarded(service.acceptors(), authentication_of(self.settings), duties),
-                )
+                acceptors = guarded(service.acceptors(), authentication, duties)
+                await transport.listen(f"{self.name}:{port}", acceptors)
             service.start()
 
-        asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
-
-    def _wall_clock_ms(self) -> int:
-        return START_OF_TIME_MS + self.wall_offset_ms + round(self.network.loop.true_time() * 1000)
+        self._spawn(up(), "up")
 
     def _failed(self, error: FatalError) -> None:
         self._note(self.name, f"stopped: {error}")
@@ -211,9 +237,7 @@ class ControllerHost:
             self.on_stopped(self, error)
 
     def kill(self, reason: str = "killed") -> None:
-        """Kill the process as kill -9 and a power cut would: unflushed bytes are lost from a random
-        point on.
-        """
+        """Crash the process and its disk: unflushed writes are lost from a random one on."""
         self.disk.between_steps, self._steps_to_live = lambda: None, 0
         service, self.service = self.service, None
         if service is not None:
@@ -223,22 +247,20 @@ class ControllerHost:
             self._watch.tell("controller_stopped", self, reason)
 
     def doom(self, writes: int) -> None:
-        """Let the process die in its disk call after ``writes`` more; a negative number cancels."""
+        """Schedule a crash in a disk write, after ``writes`` more. A negative number cancels it."""
         self._writes_to_live = writes
         if writes < 0:
             self._steps_to_live = 0
 
     def death_due(self) -> bool | None:
-        """Return True if the process dies after this write, False if before it, else None."""
+        """Count a write. Return True to crash after it, False to crash before it, else None."""
         if self._writes_to_live < 0:
             return None
         self._writes_to_live -= 1
         return None if self._writes_to_live >= 0 else self._rng.random() < 0.5
 
     def doom_between_steps(self, steps: int) -> None:
-        """Let the process die in the next disk call that has several steps: after ``steps`` of them
-        or, if it has fewer, at its end.
-        """
+        """Schedule a crash in the next disk call of several steps, after this many of them."""
         self._steps_to_live = steps
 
     def begin_steps(self) -> None:
@@ -246,7 +268,7 @@ class ControllerHost:
             self.disk.between_steps = self._between_steps
 
     def end_steps(self) -> None:
-        """End the current call; if the host is due to crash within it, crash it now."""
+        """End a call of several steps: a crash that was scheduled within it happens now."""
         if self._steps_to_live:
             self._die_between_steps()
 
@@ -260,7 +282,7 @@ class ControllerHost:
         self.die("killed between the steps of a write")
 
     def die(self, reason: str) -> None:
-        """Kill this process from within its own code, which HostDiedError then unwinds."""
+        """Crash the process from within its own code. Raises HostDiedError to unwind that code."""
         self._note(self.name, reason)
         self.kill(reason)
         self.on_death(self)
@@ -270,7 +292,9 @@ class ControllerHost:
 def broker_settings(
     broker_id: int, controllers: tuple[str, ...], *, name: str = "", session_timeout_ms: int = 9000
 ) -> BrokerSettings:
-    """Return a broker's settings. ``session_timeout_ms``: the controllers' value, or longer."""
+    """Return a broker's settings. ``controllers``: their endpoints. ``name``: the broker's host, by
+    default named by its id.
+    """
     host = name or f"b{broker_id}"
     return BrokerSettings(
         broker_id=broker_id,
@@ -290,34 +314,30 @@ def broker_settings(
     )
 
 
-class BrokerHost:
-    """One broker: shipped code on a simulated network. Its lock file stays the same, so a restart
-    proves that the previous process has ended. ``disk``: the disk of its replicas, which outlives
-    its processes; None without partitions.
+class BrokerHost(_Host):
+    """The host of a broker, which runs the shipped code on a simulated network. ``disk``: of its
+    partition replicas; None in runs without partitions.
+
+    The lock file stays the same, so a registration proves that the previous process has ended.
     """
 
     def __init__(
         self, network: SimNetwork, settings: BrokerSettings, rng: random.Random, watch: Watch,
         *, disk: SimPartitionDisk | None = None, security: Settings | None = None,
     ) -> None:  # fmt: skip
-        """``security``: the certificates and permissions in the host's configuration."""
-        self.network, self.id = network, settings.broker_id
-        self.name = settings.listen.rpartition(":")[0]
-        self._settings, self._rng, self._watch = settings, rng, watch
-        self.disk = disk
-        self._security = security or Settings()
-        self.wall_offset_ms = 0
+        self.id, self.name = settings.broker_id, settings.listen.rpartition(":")[0]
+        self._settings, self.disk, self._security = settings, disk, security or Settings()
+        super().__init__(network, rng, watch)
         self.service: BrokerService | None = None
-        self.incarnation = 0
-        self._stored_id = settings.broker_id
+        self.broker_id = settings.broker_id
+        """The id in the host's directory; NO_NODE_ID if it has none."""
         self._disks = 0
         self._generation = NO_GENERATION
         self._seeking = False
         self._closed_epoch = NO_EPOCH
-        """Broker epoch under which its directory was closed cleanly, or NO_EPOCH if it was not."""
+        """Broker epoch under which the last process shut down cleanly; NO_EPOCH if it did not."""
         self.only_passing = False
-        """True if the broker leaves as soon as it has an id, before using it."""
-        self._tap = watch.sender(self)
+        """True if a process without an id ends as soon as it gets one."""
 
     @property
     def endpoint(self) -> str:
@@ -330,7 +350,7 @@ class BrokerHost:
         )
 
     def be_of_build(self, highest_level: int) -> None:
-        """Run as a build with this highest level from the next start."""
+        """Let later processes be of a build that supports metadata.version up to this level."""
         name = versions.METADATA_VERSION
         others = [feature for feature in self._settings.features if feature[0] != name]
         features = ((name, versions.MIN_METADATA_VERSION, highest_level), *others)
@@ -338,7 +358,7 @@ class BrokerHost:
 
     @property
     def exit(self) -> Exit | None:
-        """Why the process has exited by itself, or None if it has not."""
+        """Reason of the process for exiting; None if it has not exited by itself."""
         return self.service.exit if self.service is not None else None
 
     @property
@@ -353,10 +373,10 @@ class BrokerHost:
         host_context(self.name).run(self._start)
 
     def lose_disk(self) -> None:
-        """Let the next process start on an empty disk, formatted without a broker id."""
+        """Let the next process start with an empty directory, which has no broker id."""
         self._disks += 1
         self._generation = NO_GENERATION
-        self._stored_id = NO_NODE_ID
+        self.broker_id = NO_NODE_ID
         self._closed_epoch = NO_EPOCH
 
     def replace_disk(self, directory_id: str) -> None:
@@ -365,27 +385,15 @@ class BrokerHost:
         self._closed_epoch = NO_EPOCH
 
     def collect_faults(self, into: Counter[str]) -> None:
-        """Add the partition disk's faults, as ``broker:…`` and by the names of swarm/faults.py."""
-        if self.disk is None:
-            return
-        for name, count in sorted(self.disk.faults.items()):
-            group = "broker_disk_error" if name.startswith("eio_") else _BROKER_FAULTS.get(name, "")
-            for each in (f"broker:{name}", group):
-                if each:
-                    into[each] += count
-        self.disk.faults.clear()
-
-    @property
-    def broker_id(self) -> int:
-        return self._stored_id
+        """Move the counts of the disk's faults into the counts of the run."""
+        if self.disk is not None:
+            _move_counts(self.disk, "broker:", _BROKER_FAULTS, into)
 
     def _start(self) -> None:
         incarnation_id = str(uuid.UUID(int=self._rng.getrandbits(128)))
-        if self._stored_id == NO_NODE_ID:
+        if self.broker_id == NO_NODE_ID:
             self._seeking = True
-            asyncio.get_running_loop().create_task(
-                self._seek(incarnation_id), name=f"{self.name} seeks its id"
-            )
+            self._spawn(self._seek(incarnation_id), "seeks its id")
         else:
             self._serve(incarnation_id)
 
@@ -401,30 +409,29 @@ class BrokerHost:
             self.network.transport_for(self.name),
             process=self._process(),
             incarnation_id=incarnation_id,
-            rng=random.Random(self._rng.getrandbits(64)),
+            rng=self._new_rng(),
             stopping=asyncio.Event(),
         )
         self._seeking = False
         if isinstance(found, Exit):
-            # As a supervisor would: somebody else's session may have to end first.
+            # As a supervisor would: another process's session may have to end first.
             asyncio.get_running_loop().call_later(SUPERVISOR_S, self.start)
             return
-        self._stored_id = self.id = found.broker_id
-        if self.only_passing:
-            return
-        self._serve(incarnation_id)
+        self.broker_id = self.id = found.broker_id
+        if not self.only_passing:
+            self._serve(incarnation_id)
 
     def _serve(self, incarnation_id: str) -> None:
         closed_epoch, self._closed_epoch = self._closed_epoch, NO_EPOCH
         service = self.service = BrokerService(
-            replace(self._settings, broker_id=self._stored_id),
+            replace(self._settings, broker_id=self.broker_id),
             self.network.transport_for(self.name),
             process=self._process(),
             incarnation_id=incarnation_id,
-            rng=random.Random(self._rng.getrandbits(64)),
+            rng=self._new_rng(),
             store=self.disk.open() if self.disk is not None else None,
             wall_clock_ms=self._wall_clock_ms,
-            stopwatch=lambda: self.network.loop.stopwatch(self.name),
+            stopwatch=self._stopwatch,
             tracer=BrokerTap(self, self._watch),
             client_rules=client_rules_of(self._security),
             generation=self._generation,
@@ -435,7 +442,7 @@ class BrokerHost:
         self._watch.tell("broker_started", self)
 
         async def up() -> None:
-            # Not ``run``: a task that waits in a process that dies would never end.
+            # Not ``BrokerService.run``: in a process that crashes its task would wait forever.
             try:
                 await service.start(
                     serving=lambda _, acceptors: Serving(guarded(acceptors, authentication))
@@ -443,18 +450,13 @@ class BrokerHost:
             except Exception as error:
                 service.fail(fatal(error))
 
-        asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
+        self._spawn(up(), "up")
 
     def _bind_generation(self, generation: int) -> None:
         self._generation = generation
 
-    def _wall_clock_ms(self) -> int:
-        return START_OF_TIME_MS + self.wall_offset_ms + round(self.network.loop.true_time() * 1000)
-
     def kill(self, reason: str = "killed") -> None:
-        """Kill the process as kill -9 and a power cut would: unflushed bytes are lost from a random
-        point on.
-        """
+        """Crash the process and its disk: unflushed writes are lost from a random one on."""
         if self._seeking:
             self._seeking = False
             self.network.crash(self.name)
@@ -472,7 +474,7 @@ _DEFAULT_PART_BYTES = QuorumConfig("", 0, "", ()).fetch_snapshot_max_bytes
 
 
 def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
-    """Return the controllers' settings; defaults where the config names none."""
+    """Return the controllers' settings: a value of 0 in the config means the default."""
     given: dict[str, Any] = {
         "metadata_log_max_record_bytes_between_snapshots": config.snapshot_bytes,
         "metadata_max_retention_bytes": config.snapshot_bytes and config.retention_bytes,
@@ -480,7 +482,7 @@ def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
         "free_space_reserve_bytes": config.reserve_bytes,
         "broker_metadata_lag_max_ms": config.lag_max_ms,
         "broker_id_adopt_after_ms": config.adopt_after_ms,
-        # So short that a leader that is deposed and does not know it outlives some.
+        # Short enough that leases end while a deposed leader still believes that it leads.
         "lease_ttl_min_ms": 100 if config.keepers or config.lockers else 0,
         "controller_quorum_auto_join_enable": config.auto_join,
         "controller_quorum_voter_replace_after_ms": config.replace_after_ms,
@@ -498,7 +500,7 @@ def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
 
 
 def quorum_of(config: SwarmConfig, node_id: int, voters: tuple[Voter, ...]) -> QuorumConfig:
-    """Return one controller's quorum config. ``voters``: the voters with which it is formatted."""
+    """Return a controller's quorum config. ``voters``: the initial voters."""
     return QuorumConfig(
         CLUSTER_ID,
         node_id,
@@ -520,9 +522,7 @@ def quorum_of(config: SwarmConfig, node_id: int, voters: tuple[Voter, ...]) -> Q
 def settings_of_broker(
     config: SwarmConfig, broker_id: int, name: str, controllers: Sequence[str]
 ) -> BrokerSettings:
-    """Return a broker's settings. ``name``: its host, or "" for the host named after its id.
-    ``controllers``: endpoints.
-    """
+    """Return a broker's settings by the run's config. Other arguments as of ``broker_settings``."""
     settings = broker_settings(
         broker_id, tuple(controllers), name=name, session_timeout_ms=config.session_timeout_ms
     )
@@ -532,7 +532,7 @@ def settings_of_broker(
         follower = replace(settings.follower, fetch_snapshot_max_bytes=config.snapshot_part_bytes)
         settings = replace(settings, follower=follower)
     if config.watchers:
-        # So little that it does not always suffice.
+        # Small enough that both limits are sometimes exceeded.
         watch = WatchSettings(watch_history_max_bytes=40_000, watch_max_unsent_bytes=2_000)
         settings = replace(settings, watch=watch)
     if config.data_per_s:

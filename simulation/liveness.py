@@ -300,8 +300,7 @@ def _led(world: World) -> list[_Led]:
                 for replica in partition.replicas
                 if replica in core
                 and replica != partition.leader
-                and not world.network.is_blocked(core[replica].name, leader.name)
-                and not world.network.is_blocked(leader.name, core[replica].name)
+                and not world.network.is_cut(core[replica].name, leader.name)
             ]
             found.append(_Led(key, partition, leader, followers))
     return found

@@ -1,6 +1,5 @@
-"""The world of a simulated run: its hosts, and what faults, clients and operators may do to them.
-It knows none of those. Above time, network and disk all is shipped code; a seed and config give the
-same transcript.
+"""The state of a simulated run: its hosts, clock, network and checkers, and the operations on them
+that faults, clients and operators share.
 """
 
 import asyncio
@@ -44,36 +43,33 @@ OLD_SHARE = 0.5
 
 class World:
     """The state that the hosts, faults and clients of a run share. Create it on a running
-    VirtualLoop; a subclass implements the run in ``_live``.
+    VirtualLoop. A subclass implements the course of the run in ``_live``.
     """
 
     def __init__(self, outcome: Outcome, checkers: Sequence[Checker] = ()) -> None:
-        """``outcome``: has the seed and config of the run, and receives its results."""
+        """``outcome``: contains the seed and config of the run, and receives the results."""
         self.outcome = outcome
         self.seed, self.config = outcome.seed, (config := outcome.config)
         self.loop = asyncio.get_running_loop()
-        # One generator a purpose: a change in one does not reshuffle the others.
-        params = NetworkParams(
-            config.delay_min_ms,
-            config.delay_mean_ms,
-            TransportLimits(max_queued_messages=config.queue_messages).within(
-                config.fetch_timeout_ms
-            ),
-        )
+        limits = TransportLimits(max_queued_messages=config.queue_messages)
+        limits = limits.within(config.fetch_timeout_ms)
+        params = NetworkParams(config.delay_min_ms, config.delay_mean_ms, limits)
         self.network = SimNetwork(self.rng("network"), params)
         self.failed: asyncio.Future[None] = self.loop.create_future()
         self.watch = Watch(checkers, self.fail)
         self._transcript = Transcript(outcome, self.now)
         self._tasks: list[asyncio.Task[Any]] = []
         self.lasting = False
-        """The liveness phase: broken components stay broken, and healed ones are not disturbed."""
+        """True in the liveness phase: broken hosts stay broken, and healed ones are left alone."""
         self.healed: dict[str, None] = {}
-        """Names of the hosts in the healed part; empty before the liveness phase."""
+        """Names of the hosts that were healed; empty before the liveness phase."""
         self.mending: dict[str, None] = {}
-        """Controllers that mend their logs; faults must leave each record intact somewhere."""
+        """Names of the controllers that repair their logs; meanwhile no other disk may be lost."""
         self.damaged: dict[str, None] = {}
+        """Names of the controllers whose copy of the log is lost or damaged."""
         self.operations = 0
         self.burst: Callable[[random.Random], None] = lambda _: None
+        """Sends many writes at once; set by the workload."""
         self.fleet = Fleet(self)
         self.controllers = self.fleet.controllers
         self.members, self.brokers = self.fleet.members, self.fleet.brokers
@@ -81,6 +77,7 @@ class World:
         self.watch.begin(self)
 
     def rng(self, purpose: str) -> random.Random:
+        """Return a generator for one purpose, so that no change elsewhere changes its numbers."""
         return random.Random(f"{self.seed} {purpose}")
 
     def now(self) -> float:
@@ -115,11 +112,10 @@ class World:
         self._transcript.note_change(who, what)
 
     def happened(self, fault: str, times: int = 1) -> None:
-        """Count the effects of a fault."""
+        """Count a fault, once it has had an effect."""
         self.outcome.faults[fault] += times
 
     def count(self, outcome: str, times: int = 1) -> None:
-        """Count operations with an outcome."""
         self.outcome.operations[outcome] += times
 
     def fail(self, error: BaseException) -> None:
@@ -127,14 +123,14 @@ class World:
             self.failed.set_exception(error)
 
     def operation(self, **fields: Any) -> Operation:
-        """Return a new operation, reported to the checkers."""
+        """Begin a client's operation: number it, and report it to the checkers."""
         self.operations += 1
         operation = Operation(number=self.operations, invoked_at=self.now(), **fields)
         self.watch.tell("client_invoked", operation)
         return operation
 
     def returned(self, operation: Operation) -> None:
-        """Report the outcome of an operation."""
+        """End a client's operation: count it, and report its outcome to the checkers."""
         operation.returned_at = self.now()
         self.count(f"{operation.kind} {operation.outcome}")
         shown = operation.value[:24] or (operation.found if operation.kind == "read_config" else "")
@@ -146,7 +142,7 @@ class World:
         self.watch.tell("client_returned", operation)
 
     def controller_client(self, host: str) -> ControllerClient:
-        """Return a client on ``host`` that knows all controllers."""
+        """Return a client on ``host`` that has the endpoints of all controllers."""
         transport = self.network.transport_for(host)
         return ControllerClient(transport, self.fleet.endpoints, rng=self.rng(f"{host} router"))
 
@@ -165,18 +161,18 @@ class World:
         return response
 
     def answered(self, operation: Operation) -> None:
-        """Report an operation's outcome. Raises CheckFailedError if the node failed internally."""
+        """As ``returned``. Raises CheckFailedError if the node reported an internal error."""
         if operation.error == ErrorCode.UNKNOWN_SERVER_ERROR.name:
             fail(f"{operation.client} got {operation.error} to {operation.kind} {operation.key}")
         self.returned(operation)
 
     def may_mend(self, *names: str) -> bool:
-        """Return whether these hosts may be repaired: in the liveness phase, only healed ones."""
+        """Return whether these hosts may recover: in the liveness phase only healed ones may."""
         return not self.lasting or all(name in self.healed for name in names)
 
     @property
     def voters_change(self) -> bool:
-        """True if this run changes the voter set: then only the log shows what is a majority."""
+        """True if the run may change the voter set: then only the log says what a majority is."""
         return (
             self.config.auto_join
             or self.config.replace_after_ms > 0
@@ -185,24 +181,21 @@ class World:
         )
 
     def may_damage(self) -> bool:
-        """Return whether one more voter's copy may be lost: the others are still a majority."""
+        """Return whether one more voter may lose its copy: a majority must keep intact copies."""
         return not self.mending and len(self.damaged) < (len(self.fleet.voter_ids) - 1) // 2
 
     def healed_controllers(self) -> list[ControllerHost]:
-        """Return the healed controllers that reach the active one."""
+        """Return the healed controllers with links to the leader, which need not be healed."""
         return [host for host in self.controllers if self._is_healed(host.name)]
 
     def healed_brokers(self) -> list[BrokerHost]:
-        """Return the healed brokers that reach the active controller."""
+        """Return the healed brokers with links to the leader, which need not be healed."""
         return [host for host in self.members if self._is_healed(host.name)]
 
     def _is_healed(self, name: str) -> bool:
-        """Return whether a host is healed and reaches the leader, which need not be healed."""
-        host, network = self.leader(), self.network
-        leader = host.name if host is not None else name
-        return name in self.healed and not (
-            network.is_blocked(name, leader) or network.is_blocked(leader, name)
-        )
+        host = self.leader()
+        reached = host is None or not self.network.is_cut(name, host.name)
+        return name in self.healed and reached
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str, host: str = "") -> asyncio.Task[Any]:
         task = self.loop.create_task(work, name=name, context=host_context(host))
@@ -211,7 +204,6 @@ class World:
         return task
 
     def has_spawned(self, name: str) -> bool:
-        """Return whether a task of this name was ever started."""
         return any(task.get_name() == name for task in self._tasks)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -219,7 +211,7 @@ class World:
             self.fail(error)
 
     async def until(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
-        """Wait for something that must happen. Raises CheckFailedError if it does not."""
+        """Wait until a condition holds. Raises CheckFailedError if it does not hold in time."""
         deadline = self.now() + within_s
         while not condition():
             if self.now() > deadline:
@@ -227,7 +219,7 @@ class World:
             await asyncio.sleep(SAMPLE_S)
 
     async def live(self) -> None:
-        """Run the world from its start, through the faults, to its end. Raises any part's error."""
+        """Run to the end. Raises the error of the first task that fails."""
         work = self.loop.create_task(self._live(), name="life")
         await asyncio.wait({work, self.failed}, return_when=asyncio.FIRST_COMPLETED)
         if self.failed.done():
@@ -246,7 +238,7 @@ class World:
         )
 
     def finish(self) -> None:
-        """Write the faults, the elapsed time, the counts and the digest into the outcome."""
+        """Complete the outcome: fault counts, elapsed time, checker counts, digest."""
         hosts: list[ControllerHost | BrokerHost] = [*self.controllers, *self.brokers]
         for host in hosts:
             host.collect_faults(self.outcome.faults)
@@ -259,10 +251,10 @@ class World:
 
 
 class Actors:
-    """Clients of one kind in a world, and their tasks."""
+    """The clients of one kind in a world, with their tasks."""
 
     def __init__(self, world: World, *hosts: str) -> None:
-        """``hosts``: the names of their hosts; none if the config has no such clients."""
+        """``hosts``: names of the clients' hosts; none if the config has no such clients."""
         self._world, self._hosts = world, list(hosts)
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -282,18 +274,22 @@ class Actors:
         return task
 
     def stop(self) -> None:
-        """Cancel their tasks; completed calls keep their effects."""
+        """Cancel the clients' tasks. Requests already sent may still be executed."""
         for task in self._tasks:
             task.cancel()
 
 
 class Fleet:
-    """All hosts of a world; creates more on request."""
+    """All hosts of a world. ``members``: the permanent brokers; ``brokers``: twins and newcomers,
+    too.
+    """
 
     def __init__(self, world: World) -> None:
-        self._world, self._config = world, world.config
+        self._world, self._config = world, (config := world.config)
+        self._disk_latency_s = (config.disk_min_ms / 1000, config.disk_max_ms / 1000)
         self._newcomers = 0
-        self._disks = 0
+        self.replaced_disks = 0
+        """Number of calls of ``next_disk``."""
         self._names: dict[str, None] = {}
         voters = tuple(Voter(i, f"c{i}:9093") for i in range(1, self._config.voters + 1))
         self.voter_ids = [voter.node_id for voter in voters]
@@ -322,7 +318,7 @@ class Fleet:
                 world.note,
                 world.watch,
                 failed=lambda _, error: world.fail(error),
-                disk_latency_s=(config.disk_min_ms / 1000, config.disk_max_ms / 1000),
+                disk_latency_s=self._disk_latency_s,
             )
             for node_id in (*self.voter_ids, *observers)
         ]
@@ -340,7 +336,7 @@ class Fleet:
         for controller in self.controllers:
             network.identities[controller.name] = identities.certificate_of_node(controller.id)
         for member in self.members:
-            # Who proposes ISRs beside a broker has its certificate.
+            # The simulated partition leader proposes ISRs in the broker's name.
             network.identities[f"leader{member.id}"] = identities.certificate_of_node(member.id)
 
     def _let_work_take_time(self, host: str) -> None:
@@ -363,20 +359,15 @@ class Fleet:
                 self._world.happened("drift")
 
     def make_broker(self, broker_id: int, name: str = "") -> BrokerHost:
-        """Create a broker's host. ``name``: its name if that does not follow from its id."""
+        """Create a broker's host. ``name``: of the host, if it does not follow from the id."""
         world, config = self._world, self._config
         settings = settings_of_broker(config, broker_id, name, self.endpoints)
         rng, disk = world.rng(name or f"b{broker_id}"), None
         if config.data_per_s:
-            disk = SimPartitionDisk(
-                f"{name or f'b{broker_id}'}-disk-0",
-                random.Random(rng.getrandbits(64)),
-                latency_min_s=config.disk_min_ms / 1000,
-                latency_max_s=config.disk_max_ms / 1000,
-            )
-        security = None
-        if config.authorizer:
-            security = identities.security_of_brokers(config)
+            disk_rng = random.Random(rng.getrandbits(64))
+            directory_id = f"{name or f'b{broker_id}'}-disk-0"
+            disk = SimPartitionDisk(directory_id, disk_rng, latency_s=self._disk_latency_s)
+        security = identities.security_of_brokers(config) if config.authorizer else None
         host = BrokerHost(world.network, settings, rng, world.watch, disk=disk, security=security)
         if config.authorizer:
             world.network.identities[host.name] = identities.certificate_of_node(broker_id)
@@ -385,11 +376,11 @@ class Fleet:
 
     @property
     def next_newcomer(self) -> str:
-        """Name of the host of the next broker without an id."""
+        """Name of the host that ``make_newcomer`` will create."""
         return f"n{self._newcomers + 1}"
 
     def make_newcomer(self) -> BrokerHost:
-        """Create a broker without an id, on a new host."""
+        """Create a host whose broker has no id, and ends as soon as it gets one."""
         name = self.next_newcomer
         self._newcomers += 1
         host = self.make_broker(NEWCOMER_IDS + self._newcomers, name)
@@ -398,30 +389,25 @@ class Fleet:
         return host
 
     def new_name(self, name: str) -> str:
-        """Return this name, or a variant if a host has had it: each name seeds random numbers."""
+        """Return this name or, if a host had it, a variant: random numbers depend on the name."""
         while name in self._names:
             name += "x"
         self._names[name] = None
         return name
 
-    @property
-    def replaced_disks(self) -> int:
-        """Number of calls of ``next_disk``."""
-        return self._disks
-
     def next_disk(self) -> int:
-        """Return a new disk number."""
-        self._disks += 1
-        return self._disks
+        """Return a number that no other replaced disk has."""
+        self.replaced_disks += 1
+        return self.replaced_disks
 
     def replace_disk(self, host: ControllerHost, directory_id: str) -> None:
-        """Give a host an empty disk; the faults of the old one stay counted."""
+        """Give a controller an empty disk with this directory id; faults of the old one count."""
         host.collect_faults(self._world.outcome.faults)
         others = tuple(other.endpoint for other in self.controllers if other is not host)
         host.replace_disk(directory_id, others)
 
     def replace_broker_disk(self, host: BrokerHost) -> None:
-        """Give an empty disk to a broker that is down."""
+        """Give an empty disk to a broker that is down, and tell the checkers."""
         assert host.disk is not None
         host.collect_faults(self._world.outcome.faults)
         old = host.disk.directory_id
@@ -446,11 +432,11 @@ class Operator:
         self._client = ControllerClient(transport, endpoints, rng=world.rng("operator"))
         self.busy = False
         self.unknown = False
-        """True if the outcome of a voter change is unknown: it may still be executed."""
+        """True if the outcome of a request is unknown: it may still be executed."""
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Be busy within the context, so that nobody else changes the voters."""
+        """Be ``busy`` within the context: faults that change the voter set wait for each other."""
         self.busy = True
         try:
             yield
@@ -458,7 +444,7 @@ class Operator:
             self.busy = False
 
     async def ask(self, body: Any) -> ApiError | None:
-        """Send one request. Return the error, or None."""
+        """Send a request to the leader. Return its error, or None if it succeeded."""
         try:
             await self._client.call(body, timeout_s=_TIMEOUT_S)
         except ApiError as error:
@@ -472,7 +458,7 @@ class Operator:
         return None
 
     async def until_done(self, body: Any) -> bool:
-        """Repeat a request until it takes effect. Return False if the fault phase ends first."""
+        """Repeat a request until it succeeds. Return False if the liveness phase begins first."""
         while not self._world.lasting:
             error = await self.ask(body)
             if error is None or error.code in _DONE:

@@ -35,24 +35,20 @@ from raftlog.node.storage.rocks_store import FlushDone
 from raftlog.node.storage.wal import LogEnd
 from simulation.twins import disk_hardware
 
+LATENCY_S = (0.0001, 0.002)
 Place = Literal["log", "snapshot", "vote"]
 VoteDone = Callable[[StorageError | None], None]
 FreezeDone = Callable[[FatalError | None], None]
 
 
 class SimDisk(disk_hardware.DiskHardware):
-    """One node's disk. ``rng`` is used only for latencies, uniform between the two bounds."""
+    """The disk of one controller. Arguments as :class:`disk_hardware.DiskHardware` has them."""
 
     def __init__(
-        self,
-        identity: api.NodeIdentity,
-        rng: Random,
-        *,
-        latency_min_s: float = 0.0001,
-        latency_max_s: float = 0.002,
+        self, identity: api.NodeIdentity, rng: Random, *, latency_s: tuple[float, float] = LATENCY_S
     ) -> None:
         self.identity = identity
-        super().__init__(rng, latency_min_s=latency_min_s, latency_max_s=latency_max_s)
+        super().__init__(rng, latency_s)
         self.flipped: dict[int, bytes] = {}
         """Chunks of the log with a flipped bit, by base offset, as they are now."""
         self._flipped_snapshots: dict[api.SnapshotId, bytes] = {}
@@ -159,9 +155,8 @@ class SimDisk(disk_hardware.DiskHardware):
 
     def copied(self) -> SimDisk:
         """Return a copy of the durable contents: the same directory on another disk."""
-        low, high = self._latency_s
         rng = Random(self._rng.getrandbits(64))
-        copy = SimDisk(self.identity, rng, latency_min_s=low, latency_max_s=high)
+        copy = SimDisk(self.identity, rng, latency_s=self._latency_s)
         copy.nonces_drawn = self.nonces_drawn + (1 << 32)
         copy.put_back(self)
         copy.was_set_back = False

@@ -76,11 +76,14 @@ class Chunks:
 
 
 class DiskHardware:
-    """Faults and latency of a disk. ``rng`` is used only for latencies, which are uniform."""
+    """The faults and the latency of a disk.
 
-    def __init__(self, rng: Random, *, latency_min_s: float, latency_max_s: float) -> None:
+    Latencies are uniform between the two of ``latency_s``; ``rng`` is used for nothing else.
+    """
+
+    def __init__(self, rng: Random, latency_s: tuple[float, float]) -> None:
         self._rng = rng
-        self._latency_s = (latency_min_s, latency_max_s)
+        self._latency_s = latency_s
         self._failures: dict[Operation, StorageError] = {}
         self._held: list[Callable[[], None]] = []
         self.hung = False

@@ -201,10 +201,13 @@ class SimNetwork:
     def is_blocked(self, source: str, target: str) -> bool:
         return (source, target) in self._blocked
 
+    def is_cut(self, one: str, other: str) -> bool:
+        """Return whether either direction between two hosts is blocked."""
+        return self.is_blocked(one, other) or self.is_blocked(other, one)
+
     def is_disturbed(self, one: str, other: str) -> bool:
         """Return whether a keepalive ping between the two would go unanswered."""
-        blocked = self.is_blocked(one, other) or self.is_blocked(other, one)
-        return blocked or one in self._paused or other in self._paused
+        return self.is_cut(one, other) or one in self._paused or other in self._paused
 
     def rng_for(self, purpose: str) -> random.Random:
         if purpose not in self._rngs:
@@ -255,7 +258,7 @@ class SimNetwork:
         host = dialer.address.rpartition(":")[0]
         rng = self.rng_for(f"connect {dialer.site.host}>{host}")
         source = dialer.site.host
-        if self.is_blocked(source, host) or self.is_blocked(host, source):
+        if self.is_cut(source, host):
             self.note_held(source, host)
         trouble = self.faults.connect(rng, source, host) if self.faults is not None else ""
         hushed = dialer.conversation
@@ -299,11 +302,11 @@ class SimNetwork:
         host = address.rpartition(":")[0]
         rng = self.rng_for(f"probe {source}>{host}")
         there_and_back_s = self.delay_s(rng) + self.delay_s(rng)
-        blocked = self.is_blocked(source, host) or self.is_blocked(host, source)
         if self._blocked.get((source, host)) and there_and_back_s <= timeout_s:
             await asyncio.sleep(there_and_back_s)
             return Probe.REFUSED
-        if host not in self._transports or blocked or there_and_back_s > timeout_s:
+        cut = self.is_cut(source, host)
+        if host not in self._transports or cut or there_and_back_s > timeout_s:
             await asyncio.sleep(timeout_s)
             return Probe.SILENT
         await asyncio.sleep(there_and_back_s)

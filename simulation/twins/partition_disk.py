@@ -15,6 +15,7 @@ from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageErro
 from raftlog.node.storage.chunks import read_span
 from raftlog.node.storage.log_bounds import PartitionEnds, damage_in, scan_partition
 from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
+from simulation.twins.disk import LATENCY_S
 from simulation.twins.disk_hardware import (
     Chunks,
     DiskHardware,
@@ -51,17 +52,12 @@ class ReplicaChunks(Chunks):
 
 
 class SimPartitionDisk(DiskHardware):
-    """One broker's disk, which outlives its processes. ``directory_id``: that of the disk."""
+    """The disk of one broker's partition replicas, which outlives the broker's processes."""
 
     def __init__(
-        self,
-        directory_id: str,
-        rng: Random,
-        *,
-        latency_min_s: float = 0.0001,
-        latency_max_s: float = 0.002,
+        self, directory_id: str, rng: Random, *, latency_s: tuple[float, float] = LATENCY_S
     ) -> None:
-        super().__init__(rng, latency_min_s=latency_min_s, latency_max_s=latency_max_s)
+        super().__init__(rng, latency_s)
         self.directory_id = directory_id
         self.durable: dict[PartitionKey, ReplicaChunks] = {}
         self.live: dict[PartitionKey, ReplicaChunks] = {}

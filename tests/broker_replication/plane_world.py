@@ -99,9 +99,7 @@ class PlaneWorld:
         self.loop = asyncio.get_running_loop()
         self.network = SimNetwork(random.Random(3))
         self.transport = self.network.transport_for("b1")
-        self.disk = SimPartitionDisk(
-            "dir-1", random.Random(4), latency_min_s=0.01, latency_max_s=0.01
-        )
+        self.disk = SimPartitionDisk("dir-1", random.Random(4), latency_s=(0.01, 0.01))
         self.store = self.disk.open()
         self.script = Script()
         self.failures: list[FatalError] = []
