@@ -253,15 +253,31 @@ class Cell:
             broker_id, incarnation=incarnation, previous_broker_epoch=previous, **fields
         )
 
-    def silence(self, *broker_ids: int) -> None:
-        """Let the sessions of these brokers expire, while the others stay alive; fence them."""
+    def all_beat(self, *but: int) -> None:
+        """Send a heartbeat of each unfenced broker, except these."""
+        for broker_id, broker in sorted(self.pending.snapshot().brokers.items()):
+            if broker_id not in but and not broker.fenced:
+                self.beat(broker_id)
+
+    def wait(self, seconds: float, step: float = 3.0) -> list[Decided]:
+        """Let time pass while all unfenced brokers heartbeat; return the decisions that were due."""
+        end, decisions = self.now + seconds, list[Decided]()
+        while self.now < end:
+            self.now = min(end, self.now + step)
+            self.all_beat()
+            decisions += self.due()
+        return decisions
+
+    def expire(self, *broker_ids: int) -> None:
+        """Let the sessions of these brokers expire, while the others stay alive."""
         for _ in range(4):
             self.now += self.settings.broker_session_timeout_ms / 1000 / 3
-            for broker_id in sorted(self.pending.snapshot().brokers):
-                broker = self.broker(broker_id)
-                if broker_id not in broker_ids and not broker.fenced:
-                    self.beat(broker_id)
-        self.due()
+            self.all_beat(*broker_ids)
+
+    def silence(self, *broker_ids: int) -> list[Decided]:
+        """Let the sessions of these brokers expire, and fence them; return the decisions."""
+        self.expire(*broker_ids)
+        return self.due()
 
     # --- looking ---------------------------------------------------------------------------------
 

@@ -295,13 +295,7 @@ class World:
         self.send(rpc.UnregisterBrokerRequest(broker_id=broker_id))
 
     def wait(self, seconds: float) -> None:
-        end = self.cell.now + seconds
-        while self.cell.now < end:
-            self.cell.now += 1.0
-            for broker_id in sorted(self.cell.pending.snapshot().brokers):
-                if not self.cell.broker(broker_id).fenced:
-                    self.cell.beat(broker_id)
-            self.cell.due()
+        self.cell.wait(seconds, step=1.0)
 
 
 @pytest.mark.parametrize("histories", [50, nightly(500)])

@@ -65,12 +65,6 @@ class Ids(Cell):
     def on(self, broker_id: int, host: str, port: int = 9092, **fields: Any) -> None:
         self.join(broker_id, listeners=at(host, port), **fields)
 
-    def all_beat(self) -> None:
-        """Let all unfenced brokers heartbeat now."""
-        for broker_id, broker in sorted(self.pending.snapshot().brokers.items()):
-            if not broker.fenced:
-                self.beat(broker_id)
-
     def waits(self, request: rpc.RegisterBrokerRequest, broker_id: int, *says: str) -> float:
         """Assert that the request waits for this broker for this number of seconds."""
         self.no_id(ErrorCode.BROKER_NOT_AVAILABLE, *says, request=request)
@@ -82,14 +76,6 @@ class Ids(Cell):
     def lose(self, *broker_ids: int) -> None:
         self.silence(*broker_ids)
         assert all(self.broker(broker_id).fenced for broker_id in broker_ids)
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass while all unfenced brokers heartbeat."""
-        end = self.now + seconds
-        while self.now < end:
-            self.now = min(end, self.now + 3.0)
-            self.all_beat()
-            self.due()
 
 
 @pytest.fixture

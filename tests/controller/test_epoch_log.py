@@ -1,10 +1,6 @@
 """Chunks of decisions: each decision is atomic, and the image is that of the chunk's end."""
 
-from typing import get_type_hints
-
-from controller.state.epoch_log import MAX_SHARED_RECORDS, EpochLog, LogView
-from controller.state.state import ControllerState
-from controller.visibility.lao import LaoTracker, LaoView
+from controller.state.epoch_log import MAX_SHARED_RECORDS, EpochLog
 from raftlog import batch
 from raftlog.config_writes.records import Change
 from raftlog.config_writes.writes import ConfigWrites
@@ -173,17 +169,3 @@ def test_config_writes_are_folded_after_their_proposal_and_before_any_read() -> 
     again.apply_chunk(first.data + second.data + third.data)
     assert log.committed.state_hash == again.snapshot().state_hash
     assert log.log_hash == extended(EMPTY, first.data + second.data + third.data)
-
-
-def test_decisions_can_read_the_log_and_lao_but_not_change_them() -> None:
-    """The type checker holds them to these types."""
-    assert get_type_hints(ControllerState)["log"] is LogView
-    assert get_type_hints(vars(LogView)["lao"].fget)["return"] is LaoView
-    asked, all_ = public(LaoView), public(LaoTracker)
-    assert all_ - asked == {"seed", "inherited", "proposed", "passed", "committed", "report"}
-    changing = "inherit claimed add end_chunk unfolded commit uncommitted_chunks only_inherited"
-    assert public(EpochLog) - public(LogView) == {*changing.split(), "close", "fold"}
-
-
-def public(type_: type) -> set[str]:
-    return {name for name in dir(type_) if not name.startswith("_")}

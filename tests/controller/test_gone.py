@@ -12,11 +12,7 @@ GONE = "process gone: its listener refuses connections"
 def steady(brokers: int = 3) -> Cell:
     """A controller that has led for longer than a session, and so knows all leases."""
     cell = Cell(brokers=brokers)
-    for _ in range(5):
-        cell.now += 2.0
-        for broker_id in range(1, brokers + 1):
-            cell.beat(broker_id)
-        cell.due()
+    cell.wait(10.0)
     return cell
 
 

@@ -30,21 +30,6 @@ def cell(*replicas: int, partitions: int = PARTITIONS) -> Cell:
     return at
 
 
-def silence(at: Cell, broker_id: int) -> None:
-    """Let a broker's session expire."""
-    for _ in range(4):
-        at.now += 3.0
-        for other in (1, 2, 3):
-            if other != broker_id and not at.broker(other).fenced:
-                at.beat(other)
-
-
-def silenced(at: Cell, broker_id: int) -> list[Decided]:
-    """Return the decisions after a broker's session has expired."""
-    silence(at, broker_id)
-    return at.due()
-
-
 def step(at: Cell, **how: bool) -> Decided | None:
     """Do the next work that is due."""
     due = at.decider.due.next(at.now, **how)
@@ -66,7 +51,7 @@ def leads(at: Cell, broker_id: int) -> int:
 def half_fenced(*replicas: int, partitions: int = PARTITIONS) -> Cell:
     """Broker 1 is fenced, and the first batch of changes is written."""
     at = cell(*replicas, partitions=partitions)
-    silence(at, 1)
+    at.expire(1)
     step(at)
     assert at.broker(1).fenced
     assert isrs_with(at, 1) == partitions - LIMIT
@@ -89,10 +74,10 @@ class Looks:
 
 
 def test_silent_broker_is_fenced_first_and_removed_in_bounded_batches() -> None:
-    (within,) = silenced(cell(partitions=LIMIT), 1)
+    (within,) = cell(partitions=LIMIT).silence(1)
     assert len(within.records) == 1 + LIMIT
     at = cell()
-    decisions = silenced(at, 1)
+    decisions = at.silence(1)
     assert [len(decision.records) for decision in decisions] == [1 + LIMIT, LIMIT, 2]
     assert decisions[0].records[0].type == RecordType.BROKER_REGISTRATION_CHANGE
     assert isrs_with(at, 1) == leads(at, 1) == 0
@@ -137,7 +122,7 @@ def test_successor_of_an_eligible_replica_registers_after_all_removals(successor
     at.join(2)
     at.join(3)
     at.create_on(*[(1,)] * PARTITIONS)
-    silenced(at, 1)
+    at.silence(1)
     fields: dict[str, Any] = {**PROOF, "previous_broker_epoch": epoch}
     if successor == "unclean":
         fields["previous_broker_epoch"] = -1
@@ -174,7 +159,7 @@ def test_registration_waits_until_its_batch_is_small_enough() -> None:
     at.create_on(*[(1, 2, 3)] * PARTITIONS)
     again = registration(1, "successor", **PROOF)
     at.refused(again, ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
-    silence(at, 1)
+    at.expire(1)
     step(at)
     at.refused(again, ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
     at.due()
@@ -205,7 +190,7 @@ def leaderless(at: Cell) -> int:
 
 def test_returning_broker_gets_its_leaderships_batch_by_batch() -> None:
     at = cell(1)
-    silenced(at, 1)
+    at.silence(1)
     assert leaderless(at) == PARTITIONS
     decision = at.propose(at.decide(at.heartbeat(1)))
     assert len(decision.records) == 1 + LIMIT
@@ -217,7 +202,7 @@ def test_returning_broker_gets_its_leaderships_batch_by_batch() -> None:
 
 def test_next_controller_completes_the_elections_for_a_returned_broker() -> None:
     at = cell(1)
-    silenced(at, 1)
+    at.silence(1)
     at.propose(at.decide(at.heartbeat(1)))
     later = Cell(brokers=0, image=at.pending.snapshot(), epoch=2, now=at.now)
     for _ in range(10):
@@ -227,7 +212,7 @@ def test_next_controller_completes_the_elections_for_a_returned_broker() -> None
 
 def test_elections_end_when_the_broker_is_fenced_again() -> None:
     at = cell(1)
-    silenced(at, 1)
+    at.silence(1)
     at.propose(at.decide(at.heartbeat(1)))
     at.beat(1, want_fence=True)
     at.due()
@@ -240,7 +225,7 @@ def test_elections_examine_few_partitions_at_once(monkeypatch: pytest.MonkeyPatc
     at = Cell(brokers=3)
     at.create_on(*[(2, 3)] * PARTITIONS)
     at.create_on((1,), name="alone")
-    silenced(at, 1)
+    at.silence(1)
     monkeypatch.setattr(batched_changes, "BATCHES_A_STEP", 1)
     image = at.pending.snapshot()
     assert leaderless(at) == 1
@@ -257,7 +242,7 @@ def test_elections_examine_few_partitions_at_once(monkeypatch: pytest.MonkeyPatc
 
 def test_unfencing_examines_no_partition_with_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     at = cell()
-    silenced(at, 1)
+    at.silence(1)
     broker = at.broker(1)
     looks = Looks(monkeypatch)
     assert len(fencing.unfence(at.pending, broker)) == 1
@@ -266,7 +251,7 @@ def test_unfencing_examines_no_partition_with_a_leader(monkeypatch: pytest.Monke
 
 def test_unregistered_broker_with_many_partitions_leaves_them_batch_by_batch() -> None:
     at = cell(1)
-    silenced(at, 1)
+    at.silence(1)
     decision = at.propose(at.decide(rpc.UnregisterBrokerRequest(broker_id=1)))
     assert decision.decide_again_at is not None
     assert [len(each.records) for each in at.due()] == [LIMIT, LIMIT, 2]
@@ -317,7 +302,7 @@ def test_new_controller_examines_no_partition_that_has_a_leader(
 
 def test_removals_examine_few_partitions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at = cell()
-    silenced(at, 1)
+    at.silence(1)
     monkeypatch.setattr(batched_changes, "BATCHES_A_STEP", 1)
     image = at.pending.snapshot()
     removals, looks = batched_changes.IsrRemovals(), Looks(monkeypatch)

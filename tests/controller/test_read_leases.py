@@ -18,17 +18,6 @@ def ask(cell: Cell, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatRespons
     return cell.beat(broker_id, want_read_lease=True, **fields)
 
 
-def all_beat(cell: Cell, *but: int, seconds: float = 0.0, step: float = 2.0, **fields: Any) -> None:
-    """Let all brokers send heartbeats for a while; brokers that the controller fences stay fenced."""
-    end = cell.now + seconds
-    while cell.now < end:
-        cell.now = min(end, cell.now + step)
-        for broker_id in sorted(cell.pending.snapshot().brokers):
-            if broker_id not in but:
-                cell.beat(broker_id, **fields)
-        cell.due()
-
-
 def test_lease_ends_a_session_timeout_after_its_decision() -> None:
     leases = ReadLeases(SESSION_S, now=100.0)
     assert leases.length_ms == LEASE_MS == int(SESSION_S * LEASE_SHARE * 1000)
@@ -128,7 +117,7 @@ def test_stuck_broker_is_fenced_when_its_lease_ends_and_gets_no_other() -> None:
 def test_unregistration_waits_for_the_lease() -> None:
     cell = Cell(brokers=3)
     cell.now += 20
-    all_beat(cell, seconds=0.1)
+    cell.wait(0.1)
     assert cell.decide(rpc.UnregisterBrokerRequest(broker_id=2)).decide_again_at is None, (
         "no lease: at once"
     )

@@ -289,15 +289,6 @@ def test_deletions_of_more_than_a_batch_holds_are_refused() -> None:
     cell.refused(rpc.DeleteTopicsRequest(names=["a", "b"]), ErrorCode.POLICY_VIOLATION, "")
 
 
-def test_same_requests_produce_the_same_bytes() -> None:
-    def run() -> list[bytes]:
-        cell = Cell(brokers=3)
-        decision = cell.decide(_create(_topic(num_partitions=50, replication_factor=3)))
-        return [record.data.body for record in decision.records]
-
-    assert run() == run()
-
-
 def _add(name: str, count: int, *assignments: list[int]) -> rpc.CreatePartitionsTopic:
     return rpc.CreatePartitionsTopic(
         name=name,

@@ -29,6 +29,9 @@ class FakeSource:
     newest_snapshot: SnapshotId | None = None
     reports: list[int] = field(default_factory=list)
     reads: int = 0
+    size: int = 0
+    """Size in bytes of what a read returns; 0: a text that names the offsets."""
+    on_read: Callable[[], None] = lambda: None
     registered: frozenset[int] = frozenset()
     to_report: frozenset[int] = frozenset()
 
@@ -43,8 +46,11 @@ class FakeSource:
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
         self.reads += 1
+        self.on_read()
         if offset == 3:
             raise ValueError("offset 3 is not a batch boundary")
+        if self.size:
+            return bytes(min(max_bytes, self.size))
         return f"{offset}..{until}".encode()
 
     def report(self, fetch: pb.MetadataFetchRequest) -> None:
@@ -80,6 +86,11 @@ class Turns:
     def soon(self, pause_s: float, callback: Callable[[], None]) -> None:
         self.pauses_s.append(pause_s)
         self.due.append(callback)
+
+    def spend(self, seconds: float) -> None:
+        """Let this much time pass, all of it CPU time of this process."""
+        self.time_s += seconds
+        self.cpu_s += seconds
 
     def take(self, count: int = 1) -> None:
         for _ in range(count):

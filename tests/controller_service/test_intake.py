@@ -51,16 +51,6 @@ def test_too_large_and_too_many_requests_are_refused(monkeypatch: pytest.MonkeyP
     assert len(queue) == 2
 
 
-def test_expired_requests_leave_the_queue(queue: Intake) -> None:
-    queue.add(None, request("long", 5000), 10.0)
-    queue.add(None, request("short", 100), 10.0)
-    queue.add(None, request("default"), 10.0)
-    assert list(queue.expired(10.05)) == []
-    assert [w.message.cluster_id for w in queue.expired(10.1)] == ["short"]
-    assert [w.message.cluster_id for w in queue.drain()] == ["long", "default"]
-    assert queue.waiting_bytes == 0
-
-
 def test_heartbeats_go_first_and_are_bounded_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 2)
     queue = Intake(30_000)

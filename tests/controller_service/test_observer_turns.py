@@ -41,18 +41,10 @@ def far_ones(observers: Observers, count: int, **fields: Any) -> list[KeepingLin
     return links
 
 
-def in_megabytes(source: FakeSource) -> None:
-    def read(offset: int, until: int, max_bytes: int) -> bytes:
-        source.reads += 1
-        return bytes(min(max_bytes, 10 << 20))
-
-    source.read = read  # type: ignore[method-assign]
-
-
 def test_bytes_sent_in_one_turn_are_bounded(paced: Paced) -> None:
     """[1,200 streams ask for 10 MB: all answered at once, and the leadership was lost.]"""
     source, turns, observers = paced
-    in_megabytes(source)
+    source.size = 10 << 20
     links = far_ones(observers, 60)
     counts = []
     while sum(len(link.sent) for link in links) < 60:
@@ -70,16 +62,10 @@ def test_bytes_sent_in_one_turn_are_bounded(paced: Paced) -> None:
 
 def test_time_spent_on_clients_in_one_turn_is_bounded(paced: Paced) -> None:
     source, turns, observers = paced
-
-    def read(offset: int, until: int, max_bytes: int) -> bytes:
-        turns.time_s += 0.002
-        turns.cpu_s += 0.002
-        return b"x"
-
-    source.read = read  # type: ignore[method-assign]
-    source.committed_end = 100
+    source.size, source.committed_end = 1, 100
+    source.on_read = partial(turns.spend, 0.002)
     links = [connect(observers, f"stranger:{offset}") for offset in range(30)]
-    for offset, link in enumerate(links):
+    for offset, link in enumerate(links, 4):
         # Nobody is as far as another: each costs a read.
         observers.received(link, [fetch(offset, replica_id=-1)])
     served = sum(len(link.sent) for link in links)
@@ -96,11 +82,10 @@ def test_cpu_time_of_other_processes_ends_no_turn(paced: Paced) -> None:
     source, turns, observers = paced
     links = parked_brokers(source, observers, turns, 20, 0.0)
 
-    def read(offset: int, until: int, max_bytes: int) -> bytes:
+    def run_others() -> None:
         turns.time_s += 1.0
-        return b"x"
 
-    source.read = read  # type: ignore[method-assign]
+    source.on_read = run_others
     source.committed_end = 11
     observers.release()
     assert [len(link.sent) for link in links] == [1] * 20
@@ -156,11 +141,7 @@ def test_shared_answers_are_bounded(paced: Paced) -> None:
         turns.take(3)
         return source.reads == before
 
-    def read(offset: int, until: int, max_bytes: int) -> bytes:
-        source.reads += 1
-        return b"x" * 1000
-
-    source.read = read  # type: ignore[method-assign]
+    source.size = 1000
     assert not any(ask(which) for which in range(many))
     kept = 0
     while ask(many - 1 - kept):
@@ -194,7 +175,7 @@ def test_brokers_that_ask_without_pause_are_made_to_wait(left: bool) -> None:
 def test_brokers_are_served_before_clients(paced: Paced) -> None:
     source, turns, observers = paced
     source.registered = frozenset({7})
-    in_megabytes(source)
+    source.size = 10 << 20
     broker = connect(observers)
     park(observers, turns, broker, broker_epoch=3)
     links = far_ones(observers, 60)
@@ -284,8 +265,7 @@ def test_burst_is_followed_by_a_pause_whose_requests_are_answered_together(paced
 def burst(turns: Turns, bursts: Bursts, cost_s: float) -> float:
     """Run a burst that costs this much; return the duration of its pauses in seconds."""
     bursts.begin()
-    turns.cpu_s += cost_s
-    turns.time_s += cost_s
+    turns.spend(cost_s)
     turns.pauses_s.clear()
     turns.take()
     paused_s = sum(turns.pauses_s)
@@ -355,7 +335,7 @@ def test_lost_leadership_is_announced_during_a_pause_too(paced: Paced) -> None:
 
 def test_client_is_served_despite_many_streams_of_another_connection(paced: Paced) -> None:
     source, turns, observers = paced
-    in_megabytes(source)
+    source.size = 10 << 20
     far_ones(observers, 600)
     honest = connect(observers, "exporter:1")
     observers.received(honest, [fetch(0, replica_id=-1)])
@@ -369,11 +349,7 @@ def test_waiting_clients_receive_a_commit_over_several_turns(paced: Paced) -> No
     links = [connect(observers, f"stranger:{number % 5}") for number in range(300)]
     for link in links:
         park(observers, turns, link, replica_id=-1)
-
-    def read(offset: int, until: int, max_bytes: int) -> bytes:
-        return bytes(200 << 10)
-
-    source.read = read  # type: ignore[method-assign]
+    source.size = 200 << 10
     source.committed_end = 11
     observers.release()
     assert 0 < sum(len(link.sent) for link in links) < 20
@@ -392,8 +368,7 @@ def test_parked_observers_are_refused_over_several_turns(paced: Paced) -> None:
         park(observers, turns, link, replica_id=-1)
 
     def slow(link: KeepingLink, message: Any) -> None:
-        turns.time_s += 0.001
-        turns.cpu_s += 0.001
+        turns.spend(0.001)
         link.sent.append(message)
 
     for link in links:

@@ -192,18 +192,6 @@ def test_parked_fetch_ends_at_its_deadline(world: World) -> None:
     assert len(link.sent) == 1
 
 
-def test_observers_at_the_same_offset_share_one_read() -> None:
-    source = FakeSource()
-    observers = observers_of(source)
-    links = [connect(observers) for _ in range(5)]
-    for link in links:
-        park(observers, Turns(), link)
-    source.committed_end, source.reads = 11, 0
-    observers.release()
-    assert source.reads == 1
-    assert all(link.sent[-1].records == b"10..11" for link in links)
-
-
 @pytest.mark.parametrize(
     ("request_", "code", "field_"),
     [

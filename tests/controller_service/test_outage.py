@@ -215,30 +215,21 @@ class Standby:
         self.now = at
 
 
-def test_standby_with_a_long_log_folds_when_the_leaders_time_is_over() -> None:
+@pytest.mark.parametrize(
+    ("last_epoch", "decides", "folds_at"),
+    [(1, False, 5.0 + CLAIM_MAX_S), (1, True, 5.15), (7, False, 5.0)],
+    ids=["leader's time is over", "leader decides", "leader's records are known"],
+)
+def test_standby_with_a_long_log_lets_the_leader_claim_first(
+    last_epoch: int, decides: bool, folds_at: float
+) -> None:
     standby = Standby()
+    standby.node.replica.last_epoch = last_epoch
     standby.catch_up.leader_changed(2, 7)
     standby.committed(FAR)
-    standby.run_until(5.0 + CLAIM_MAX_S - 0.05)
+    standby.run_until(folds_at - 0.05)
     assert standby.folded == []
-    standby.run_until(5.0 + CLAIM_MAX_S + 0.05)
-    assert standby.folded == [FAR]
-
-
-def test_standby_with_a_long_log_folds_once_the_leader_decides() -> None:
-    standby = Standby()
-    standby.catch_up.leader_changed(2, 7)
-    standby.committed(FAR)
-    standby.run_until(5.1)
-    standby.committed(FAR + 1)
-    standby.run_until(5.2)
-    assert standby.folded == [FAR + 1]
-
-
-def test_standby_folds_at_once_under_a_leader_with_known_records() -> None:
-    standby = Standby()
-    standby.node.replica.last_epoch = 7
-    standby.catch_up.leader_changed(2, 7)
-    standby.committed(FAR)
-    standby.run_until(5.1)
-    assert standby.folded == [FAR]
+    if decides:
+        standby.committed(FAR + 1)
+    standby.run_until(folds_at + 0.05)
+    assert standby.folded == [FAR + decides]

@@ -1,6 +1,5 @@
 """Replies that wait for a commit, LAO or a read-index round."""
 
-import asyncio
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -102,17 +101,22 @@ def test_acknowledged_waits_for_lao_and_visible_for_the_lowest_known_lao() -> No
     assert visible.response.write.reached == VISIBLE
 
 
-def test_expired_reply_is_returned_once_and_never_sent() -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_expired_reply_is_returned_once_and_never_sent(again: bool) -> None:
     parks, sent = parking()
+    park = parks.park_duplicate if again else parks.park
     write, committed_one = parked(9, deadline=1.0), parked(3, acks=VISIBLE, deadline=1.0)
-    parks.park(committed_one)
+    kept = parked(100)
+    park(committed_one)
     parks.committed(4)
-    parks.park(write)
+    park(write)
+    park(kept)
     assert list(parks.expired(0.5)) == []
     assert list(parks.expired(1.0)) == [(committed_one, True), (write, False)]
     assert list(parks.expired(2.0)) == []
     parks.committed(99)
     parks.visibility(99, 99)
+    assert list(parks.drain()) == [(kept, False)]
     assert sent == []
     assert len(parks) == 0
 
@@ -154,20 +158,6 @@ def test_retry_waits_for_its_requested_visibility() -> None:
     assert [each.response.write.reached for each in sent] == [VISIBLE, ACKNOWLEDGED]
     parks.visibility(7, 6)
     assert sent[2:] == [later, latest]
-
-
-def test_retry_that_times_out_is_dropped_once() -> None:
-    parks, sent = parking()
-    parks.committed(5)
-    lost, known = parked(7, deadline=1), parked(2, acks=VISIBLE, deadline=1)
-    kept = parked(8)
-    for each in (lost, known, kept):
-        parks.park_duplicate(each)
-    assert list(parks.expired(2)) == [(lost, False), (known, True)]
-    assert list(parks.expired(2)) == []
-    assert list(parks.drain()) == [(kept, False)]
-    assert sent == []
-    assert len(parks) == 0
 
 
 def test_parked_replies_of_a_closed_link_release_their_share() -> None:
@@ -308,7 +298,9 @@ def copy(request: pb.ControllerRequest) -> pb.ControllerRequest:
     return copied
 
 
-@pytest.mark.parametrize("request_", [WRITE, READ, REFUSED], ids=["write", "read", "refused"])
+@pytest.mark.parametrize(
+    "request_", [WRITE, READ, REFUSED, AWAY], ids=["write", "read", "refused", "redirected"]
+)
 @pytest.mark.parametrize("how", ["as it comes", "when appended", "put off"])
 @simulated
 async def test_answered_request_frees_its_slot(
@@ -334,15 +326,6 @@ async def test_answered_request_frees_its_slot(
         await broker.client.send(copy(request_), 5.0)
     assert put_off == (how == "put off")
     assert written == (3 if request_ is WRITE else 0)
-    assert shares.total == 0
-
-
-@simulated
-async def test_redirected_request_frees_its_slot() -> None:
-    _, node, broker = await unfenced_broker()
-    shares = node.service.node.leadership.parking.shares
-    await broker.client.send(copy(AWAY), 5.0)
-    await asyncio.sleep(0.1)
     assert shares.total == 0
 
 
