@@ -21,8 +21,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import grpc
 import structlog
 from google.protobuf.message import Message
 from typing_extensions import override
@@ -37,6 +38,7 @@ from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.node.config.node import NodeConfig
 from raftlog.node.observability.node_self import may_see
 from raftlog.node.recovery.mending import (
+    DAMAGED_LOG,
     DESCRIBE,
     SNAPSHOTS_MAX,
     SPANS_MAX,
@@ -396,6 +398,22 @@ class _Healing:
         return answered(called.response)
 
 
+class _Unavailable(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Refuses every raftlog method that no other handler serves. Without it gRPC would answer
+    UNIMPLEMENTED, as a program of another kind does.
+    """
+
+    @override
+    def service(self, handler_call_details: Any) -> Any:
+        if not handler_call_details.method.startswith("/raftlog."):
+            return None
+
+        async def refuse(requests: AsyncIterator[bytes], context: Any) -> None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, DAMAGED_LOG)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
 @asynccontextmanager
 async def _serving(
     config: NodeConfig,
@@ -414,9 +432,7 @@ async def _serving(
     accesses = accesses_of(config)
 
     async def describe(request: Message, caller: Caller) -> None:
-        raise ApiError(
-            ErrorCode.KAFKA_STORAGE_ERROR, f"the log of this controller is damaged; {state()}"
-        )
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{DAMAGED_LOG}; {state().brief}")
 
     explicit: dict[str, Explicit] = {"DescribeQuorum": describe, "FetchMissingRecords": describe}
     duties = Duties(readers, None, quotas_of(config.settings))
@@ -438,7 +454,7 @@ async def _serving(
             one.bind.address,
             {},
             name=one.name,
-            extra_handlers=[unary_handler(QUORUM, explicit=dict(explicit))],
+            extra_handlers=[unary_handler(QUORUM, explicit=dict(explicit)), _Unavailable()],
             access=accesses[one.name],
         )
     http.serve(described, transport, may_see(config, authentication, duties), failed)

@@ -447,7 +447,8 @@ def ready(service: ControllerService) -> tuple[bool, str]:
             f"claiming epoch {epoch}: folding the log, at offset {leadership.log.pending.offset}",
         )
     role = service.replica.core.role
-    if leader < 0 or role != "follower":
+    is_spare = role == "observer" and leader >= 0 and service.quorum.is_spare
+    if leader < 0 or (role != "follower" and not is_spare):
         # A candidate still remembers the former leader.
         if role == "observer" and leader >= 0:
             # Not ready: if another node were stopped because this one is up, the quorum would stop.
@@ -464,6 +465,16 @@ def ready(service: ControllerService) -> tuple[bool, str]:
         return False, f"following node {leader} in epoch {epoch}, which answers no fetch{since}"
     if service.node.committed_end < 0:
         return False, f"following node {leader}, but the high watermark is not known yet"
+    if is_spare:
+        voters = service.image.voters
+        if voters is not None and (
+            len(voters.voters) < voters.seats
+            or any(one.id == service.quorum.node_id for one in voters.voters)
+        ):
+            # Not ready: as above.
+            why = "autopilot will make it a voter"
+            return False, f"following node {leader} in epoch {epoch}: {why}"
+        also = f" as a spare{also}"
     return True, f"following node {leader} in epoch {epoch}{also}"
 
 

@@ -19,6 +19,7 @@ from raftlog.client.quorum_queries import DESCRIBE_QUORUM, Call, Called, call_al
 from raftlog.client.security import ClientSecurity
 from raftlog.endpoint import endpoint_on, parse_endpoint
 from raftlog.node.observability.journal import NodeEvent, typed_details
+from raftlog.node.recovery.mending import DAMAGED_LOG
 from raftlog.ops.evidence import (
     AskedNode,
     BrokersAnswer,
@@ -234,6 +235,9 @@ class Collector:
             one = _struct(quorum.response, QuorumAnswer)
             report = _report(f"node {one.node_id}", node, begun_ms)
             return AskedNode(address, Reach.ANSWERS, one, node_id=one.node_id, report=report)
+        if DAMAGED_LOG in quorum.failure:
+            lacks = quorum.failure.partition(f"{DAMAGED_LOG}; ")[2]
+            return AskedNode(address, Reach.DAMAGED, None, lacks)
         reach, tls = await self._reach(address, quorum.status)
         return AskedNode(address, reach, None, quorum.failure, round(timeout_s * 1000), tls=tls)
 

@@ -31,6 +31,8 @@ class Reach(StrEnum):
     """No answer arrived in time: the process hangs, or the host or the network is down."""
     UNRESOLVED = "does not resolve"
     """Name servers know no address for the host."""
+    DAMAGED = "is repairing its log"
+    """A controller that neither votes nor leads until its damaged log is repaired."""
     OTHER = "gives an unexpected answer"
     """A program that is not a node of a quorum answers, or the node refuses this client."""
 

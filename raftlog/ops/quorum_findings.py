@@ -128,7 +128,7 @@ def _found(survey: Survey, reach: Reach, lost: list[AskedNode]) -> str:
     ids = [node.node_id for node in lost]
     since_ms = max(survey.unreachable_ms(one) for one in ids)
     since = f" since {clock(survey.at_ms - since_ms)} ({span(since_ms)})" if since_ms else ""
-    why = f" ({lost[0].tls.text or lost[0].failure})" if reach is Reach.OTHER else ""
+    why = f" ({lost[0].tls.text or lost[0].failure})" if _tells_more(lost[0]) else ""
     if reach is Reach.UNRESOLVED:
         why = f" ({named([node.endpoint for node in lost])})"
     return f"{nodes(ids)} {str(reach) if len(ids) == 1 else _plural(reach)}{since}{why}"
@@ -150,6 +150,7 @@ def _plural(reach: Reach) -> str:
         Reach.REFUSES: "refuse connections",
         Reach.SILENT: "do not answer",
         Reach.UNRESOLVED: "do not resolve",
+        Reach.DAMAGED: "are repairing their logs",
         Reach.OTHER: "give an unexpected answer",
     }[reach]
 
@@ -158,6 +159,9 @@ _NO_WRITES = (
     "Writes are not possible. Brokers serve reads until they have had no contact for "
     "broker.fencing.timeout.ms (12 s by default), then they fence themselves."
 )
+
+
+_REPAIRS = "Damaged nodes repair themselves: docs/operations.md, Corrupted log."
 
 
 @rule
@@ -169,6 +173,15 @@ def _nobody_answers(survey: Survey) -> Iterator[Finding]:
         f"{node.endpoint} {node.reach}" + (f" ({node.failure})" if _tells_more(node) else "")
         for node in unexplained
     )
+    if any(node.reach is Reach.DAMAGED for node in unexplained):
+        yield down(
+            "NOBODY_ANSWERS",
+            f"No controller has an intact log: {reasons}.",
+            _NO_WRITES,
+            f"Start the controllers that do not run. {_REPAIRS}",
+            START,
+        )
+        return
     if any(node.reach is Reach.OTHER for node in unexplained):
         yield down(
             "NOBODY_ANSWERS",
@@ -192,6 +205,10 @@ def _nobody_answers(survey: Survey) -> Iterator[Finding]:
 
 def _to_start(survey: Survey, missing: list[int], short: int) -> str:
     """Return which of the missing voters to start, of which ``short`` are needed."""
+    damaged = [node.node_id for node in survey.nodes if node.reach is Reach.DAMAGED]
+    if damaged:
+        missing = [one for one in missing if one not in damaged]
+        return f"Start {nodes(missing)}. {_REPAIRS}" if missing else _REPAIRS
     if not missing:
         return "Restart the nodes with the directories that have a vote, as told below."
     some = "one" if short == 1 else str(short)
@@ -317,7 +334,7 @@ def _writes_refused(survey: Survey) -> Iterator[Finding]:
 
 
 def _tells_more(node: AskedNode) -> bool:
-    return node.reach is Reach.OTHER and bool(node.failure)
+    return node.reach in (Reach.DAMAGED, Reach.OTHER) and bool(node.tls.text or node.failure)
 
 
 BEHIND_MS = 10_000
@@ -413,6 +430,8 @@ def _revive(gone: list[AskedNode]) -> str:
         )
     if Reach.UNRESOLVED in reaches:
         said.append("If a host name does not resolve, check the name servers from here.")
+    if Reach.DAMAGED in reaches:
+        said.append(_REPAIRS)
     if Reach.OTHER in reaches:
         said.append(
             "If another program answers, find and stop it on that machine, or change the node's "
@@ -422,9 +441,11 @@ def _revive(gone: list[AskedNode]) -> str:
 
 
 def _to_revive(gone: list[AskedNode]) -> str:
-    """Return the next command: a program that holds the port must be found before the node is
-    started.
+    """Return the next command: a damaged node repairs itself, and a program that holds the port
+    must be found before the node is started.
     """
+    if all(node.reach is Reach.DAMAGED for node in gone):
+        return "raftlog doctor --watch"
     taken = [node for node in gone if node.reach is Reach.OTHER and not node.fails_for_tls]
     if len(taken) == len(gone):
         return f"ss -ltnp 'sport = :{taken[0].endpoint.rpartition(':')[2]}'"

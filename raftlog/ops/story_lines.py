@@ -794,6 +794,8 @@ def _burst(changes: list[Changed]) -> Line:
 
 def _waited_for(key: str, state: dict[str, Any]) -> str:
     if members := state.get("isr") or state.get("elr"):
+        if len(members) == 1:
+            return f"{key} waits for {broker_list(members)}, which has all acknowledged records"
         return f"{key} waits for one of {broker_list(members)}: each has all acknowledged records"
     if last := state.get("last_known_elr"):
         return (

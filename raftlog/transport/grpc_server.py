@@ -298,7 +298,8 @@ async def open_listener(
     generic = [*_conversation_handlers(listener, acceptors), *extra_handlers]
     server.add_generic_rpc_handlers(tuple(generic))
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    services = sorted({handler.service_name() for handler in generic})
+    named = [one for one in generic if isinstance(one, grpc.ServiceRpcHandler)]
+    services = sorted({one.service_name() for one in named})
     if reflects:
         reflection.enable_server_reflection(
             [*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server

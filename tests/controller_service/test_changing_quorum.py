@@ -3,6 +3,7 @@
 import asyncio
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from quorum_world import Node, QuorumWorld
@@ -74,6 +75,19 @@ async def test_observer_stays_an_observer_until_it_is_added() -> None:
     assert why == (
         "following node 1 in epoch 1 as an observer, not as a voter: run raftlog quorum add-voter"
     )
+
+
+@simulated
+async def test_spare_is_ready_unless_its_own_seat_is_dead() -> None:
+    world = QuorumWorld()
+    await world.write("a")
+    service = world.join(2).service
+    await world.converged()
+    service.quorum = replace(service.quorum, is_spare=True)
+    assert ready(service) == (True, "following node 1 in epoch 1 as a spare")
+    service.quorum = replace(service.quorum, node_id=1)
+    own_seat = "following node 1 in epoch 1: autopilot will make it a voter"
+    assert ready(service) == (False, own_seat)
 
 
 @pytest.mark.parametrize("joining", [True, False])

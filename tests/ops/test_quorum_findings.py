@@ -176,6 +176,18 @@ def test_finding_names_how_each_controller_fails_when_none_answers() -> None:
     assert f"{endpoint(1)} refuses connections; {endpoint(2)} does not answer" in found.cause
 
 
+def test_damaged_controllers_are_not_taken_for_other_programs() -> None:
+    damaged = Reach.DAMAGED
+    found = only(quorum(3, 0, {1: damaged, 2: damaged, 3: R}), "NOBODY_ANSWERS")
+    assert f"{endpoint(1)} is repairing its log (the reason); " in found.cause
+    assert "Corrupted log" in found.remedy
+    found = only(quorum(3, 0, {1: damaged, 2: damaged}), "NO_QUORUM")
+    assert "nodes 1 and 2 are repairing their logs (the reason)" in found.cause
+    assert found.remedy.startswith("Damaged nodes repair themselves")
+    found = only(quorum(3, 0, {1: damaged, 2: R}), "NO_QUORUM")
+    assert found.remedy.startswith("Start node 2. Damaged nodes repair themselves")
+
+
 @pytest.mark.parametrize(
     ("size", "gone", "left"),
     [
@@ -197,6 +209,7 @@ def test_dead_voter_is_reported_with_the_number_of_further_failures_allowed(
     [
         ({3: R}, ["Start the processes that are not running."], "raftlog controller run -c FILE"),
         ({3: S}, ["kill -9 loses nothing"], "raftlog controller run -c FILE"),
+        ({3: Reach.DAMAGED}, ["Damaged nodes repair themselves"], "raftlog doctor --watch"),
         ({3: Reach.OTHER}, ["another program answers"], "ss -ltnp 'sport = :9093'"),
         ({3: R, 4: Reach.OTHER}, ["not running", "another program"], "raftlog controller run"),
     ],

@@ -366,6 +366,10 @@ class FetchedSnapshots(Protocol):
         """
 
 
+DAMAGED_LOG = "the log of this controller is damaged"
+"""Start of the error with which a damaged controller answers all requests for its state."""
+
+
 class MendingState(NamedTuple):
     """The state of a damaged controller, for people."""
 
@@ -380,12 +384,14 @@ class MendingState(NamedTuple):
     why: str = ""
     """Why the directory was not replaced by a new one, or empty if that was not tried yet."""
 
+    @property
+    def brief(self) -> str:
+        """What is missing, or else why the directory was not replaced."""
+        return self.lacks or self.why or "reading the intact records"
+
     def __str__(self) -> str:
-        known = [one for one in (self.lacks, self.why) if one]
-        return (
-            f"mending: {'; '.join(known) or 'reading the intact records'};"
-            f" asked {named(self.asked)}"
-        )
+        why = f"; {self.why}" if self.lacks and self.why else ""
+        return f"mending: {self.brief}{why}; asked {named(self.asked)}"
 
 
 class Mending:
