@@ -32,7 +32,7 @@ class DeadlineTimer:
         """Latest time of the next call: only an earlier deadline needs ``arm``."""
 
     def arm(self, deadline: float) -> None:
-        """Call ``due`` no later than ``deadline``; does nothing for NEVER."""
+        """Have ``due`` called no later than ``deadline``; does nothing for NEVER."""
         if deadline >= self.at:
             return
         if self._handle is not None:
@@ -52,12 +52,12 @@ class DeadlineTimer:
 
 
 TOLERANCE_MS = 1_000
-"""Largest difference in ms between a node's clock and quorum time that is not corrected: more than
-a message takes, so that agreeing clocks are never adjusted.
+"""Largest difference in ms between a node's clock and quorum time that is not corrected. It exceeds
+the transit time of a message, so that clocks that agree are never adjusted.
 """
 STAND_STILL_MAX_MS = 10_000
-"""Longest lead of log time over the clocks in ms for which log time stands still until the clocks
-reach it. With a longer lead, log time is set back.
+"""Longest lead, in ms, of log time over the clocks for which log time stops until the clocks reach
+it. With a longer lead, log time is set back.
 """
 HEARD_FOR_S = 10.0
 """Time in seconds for which a voter's clock counts after the voter was last heard; voters fetch
@@ -72,7 +72,7 @@ AGAIN_S = 0.1
 clocks.
 """
 AWAY_S = 1.0
-"""Time in seconds for which an earlier time than expected must be received before it is used: a
+"""Time in seconds for which the received time must be earlier than expected before it is used, as a
 single message may have waited in a socket while this process did not run.
 """
 _SENDER = -2
@@ -86,14 +86,14 @@ def _corrected(clock_ms: int, time_ms: int) -> int:
 
 
 def stamp_after(last_ms: int, time_ms: int, passed_ms: int) -> int:
-    """Return the timestamp of the batch that follows one with ``last_ms``: not earlier, unless
+    """Return the timestamp of the batch after one with timestamp ``last_ms``: not earlier, unless
     ``last_ms`` is far ahead of ``passed_ms``.
     """
     return time_ms if last_ms - passed_ms > STAND_STILL_MAX_MS else max(last_ms, time_ms)
 
 
 class Majority(NamedTuple):
-    """Two times in ms since 1970, which differ only if some of the clocks are unknown."""
+    """Two times in ms since 1970, which differ only if some clocks are unknown."""
 
     reached_ms: int
     """Latest time that a majority's clocks have reached."""
@@ -102,11 +102,12 @@ class Majority(NamedTuple):
 
 
 class QuorumTime:
-    """The time that the wall clocks of a majority of the voters show, as one node knows it.
+    """The time that the wall clocks of a majority of the voters show, as far as one node knows.
 
-    A leader stamps batches with it, not with its own clock; every other node uses the time that the
-    leader sends. Safety does not depend on it. Each clock is kept as its difference to this
-    process's monotonic clock, so that setting one wall clock changes only its own contribution.
+    A leader stamps batches with this time, not with its own clock's; every other node uses the time
+    that the leader sends. Safety does not depend on it. Each clock is kept as its difference to
+    this process's monotonic clock, so that setting one wall clock changes only its own
+    contribution.
 
     Why: docs/decisions/032-the-majority-says-what-time-it-is.md
 
@@ -128,8 +129,8 @@ class QuorumTime:
         self._compared_at = 0.0
         self._compared_voters: Collection[int] = ()
         self._doubted: dict[int, float] = {}
-        """Node id -> time since when its clock is earlier than expected; _SENDER: for the received
-        time.
+        """Node id -> time since which its clock has been earlier than expected; under _SENDER, the
+        same for the received time.
         """
 
     def heard(self, node_id: int, clock_ms: int) -> None:
@@ -184,7 +185,7 @@ class QuorumTime:
         return round(self._received[0] + now * 1000)
 
     def next_stamp_ms(self, last_ms: int, voters: Collection[int]) -> int:
-        """Return the timestamp of the batch that follows one with ``last_ms``."""
+        """Return the timestamp of the batch after one with timestamp ``last_ms``."""
         majority = self.majority(voters)
         if majority is None:
             return stamp_after(last_ms, self.now_ms(), last_ms)

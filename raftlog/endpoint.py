@@ -1,6 +1,6 @@
 """The endpoints of nodes, the characters allowed in host names, and the voters of the quorum.
 
-Host names are printed, looked up and mapped, so no other characters are allowed.
+Host names are printed, looked up and mapped, so other characters are not allowed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Endpoint:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it. The only name that counts is localhost."""
+        """Whether only this machine can reach it. Of the host names, only localhost counts."""
         if self.host == "localhost":
             return True
         try:
@@ -180,9 +180,9 @@ def endpoint_on(text: str, listener: str) -> str:
 class Voter:
     """A voter of the quorum, as configurations, records and snapshots name it (KIP-853).
 
-    ``directory_id`` is empty if not known yet: any directory of that node counts (kraft.version 0).
-    ``endpoint`` is host:port, or ``NAME://host:port`` for each of several listeners, separated by
-    commas (:func:`endpoints_text`).
+    ``directory_id`` is empty if it is not known yet; any directory of that node then counts
+    (kraft.version 0). ``endpoint`` is host:port, or ``NAME://host:port`` for each of several
+    listeners, separated by commas (:func:`endpoints_text`).
     """
 
     node_id: int

@@ -1,4 +1,4 @@
-"""Error codes and exceptions: Kafka's numbers and names, each error with the field at fault.
+"""Error codes and exceptions, with Kafka's numbers and names; each error names the field at fault.
 
 Two kinds reach a caller. An :class:`ApiError` states what is wrong with a request; if
 ``outcome_unknown`` is false the request changed nothing, otherwise it may or may not have been
@@ -120,7 +120,7 @@ class ErrorCode(IntEnum):
     client uses.
     """
     FENCED_LEADER_EPOCH = 74
-    """The sender's epoch has ended."""
+    """The sender's epoch is over: a newer one is known."""
     UNKNOWN_LEADER_EPOCH = 75
     """The sender's epoch is newer than any that this node knows, or is not proven."""
     STALE_BROKER_EPOCH = 77
@@ -319,7 +319,7 @@ _CLASSES: dict[Any, type[ApiError]] = {}
 
 
 class UnknownOutcomeError(ApiError):
-    """The request may or may not have been executed; ``code`` tells why that is unknown. Not a
+    """The request may or may not have been executed; ``code`` states why that is unknown. Not a
     refusal: read the current state before writing again.
     """
 
@@ -434,9 +434,9 @@ class NetworkError(ApiError, code=ErrorCode.NETWORK_EXCEPTION):
 class TlsError(NetworkError):
     """A TLS connection failed. Nothing was sent.
 
-    ``trouble`` is the reason, for programs: "plaintext", "not h2", "expired", "not yet valid",
-    "other authority", "other name" (about the server's certificate), "own expired", "own refused"
-    (about the client's).
+    ``trouble`` is the reason, as a code: "plaintext", "not h2", "expired", "not yet valid", "other
+    authority", "other name" (about the server's certificate), "own expired", "own refused" (about
+    the client's).
     """
 
     def __init__(self, trouble: str, message: str) -> None:
@@ -546,7 +546,7 @@ class ListenerNotFoundError(ApiError, code=ErrorCode.LISTENER_NOT_FOUND):
 
 
 class FencedLeaderEpochError(ApiError, code=ErrorCode.FENCED_LEADER_EPOCH):
-    """The sender's epoch has ended."""
+    """The sender's epoch is over: a newer one is known."""
 
 
 class UnknownLeaderEpochError(ApiError, code=ErrorCode.UNKNOWN_LEADER_EPOCH):
@@ -647,7 +647,7 @@ RETRIABLE = frozenset(
         ErrorCode.NO_READ_LEASE,
     }
 )
-"""Codes that depend on the moment, not on the request."""
+"""Codes of errors that depend on the moment, not on the request."""
 
 
 class FatalError(RaftlogError):
@@ -661,13 +661,13 @@ class InvariantError(FatalError, AssertionError):
 
 
 class StorageError(FatalError):
-    """A disk operation failed or was refused. Never retried: after a failed fsync the kernel may
-    have dropped the bytes.
+    """A disk operation failed or was refused. It is never retried: after a failed fsync the kernel
+    may have dropped the bytes.
     """
 
 
 class CorruptLogError(FatalError):
-    """Stored bytes differ from the bytes written.
+    """Stored bytes differ from those written.
 
     ``offset``: the first log offset that cannot be trusted, or -1 if the damage is not in the log.
     """
@@ -708,7 +708,7 @@ def is_disk_error(error: BaseException | None) -> bool:
 
 def is_out_of_descriptors(error: BaseException) -> bool:
     """Return whether an error means that this process or machine can open no more files. Decided by
-    its text: RocksDB and gRPC report nothing else.
+    the text of the error, as RocksDB and gRPC report nothing else.
     """
     return os.strerror(errno.EMFILE) in str(error)
 

@@ -87,9 +87,9 @@ class RotatedFile:
 
     Raises OSError. A file that was moved or removed is created again. Only its owner can read it.
     Never writes to a symbolic link or to anything but a regular file. Lines survive a crash of the
-    process but not of the machine: nothing is synced. Not ``logging.handlers.RotatingFileHandler``,
-    which follows symbolic links, leaves half a line on a full disk, and does not report how many
-    lines it has written.
+    process but not of the machine, as nothing is synced. (``logging.handlers.RotatingFileHandler``
+    follows symbolic links, leaves half a line on a full disk, and does not report how many lines it
+    has written.)
     """
 
     def __init__(self, path: Path, *, max_bytes: int, max_backups: int) -> None:
@@ -104,7 +104,8 @@ class RotatedFile:
     def append(self, lines: Sequence[bytes], written: list[int]) -> None:
         """Append lines in order.
 
-        ``written``: a list whose only item counts the lines in the file, even if OSError is raised.
+        ``written``: a list whose only item is set to the number of lines written, even if OSError
+        is raised.
         """
         self._keep_name()
         while written[0] < len(lines):
@@ -123,7 +124,7 @@ class RotatedFile:
         os.close(self._fd)
 
     def _keep_name(self) -> None:
-        """Create the file again if it no longer has its name. If that fails, lines go to the file
+        """Create the file again if it was moved or removed. If that fails, lines go to the file
         that is open.
         """
         try:
@@ -203,8 +204,8 @@ def backup_of(path: Path, number: int) -> Path:
 
 T = TypeVar("T")
 PATIENCE_S = 0.05
-"""Longest time in seconds that a status page waits for the disk: a slow disk must not hide the
-rest.
+"""Maximum time in seconds that a status page waits for the disk: a slow disk must not hide
+everything else.
 """
 
 
@@ -217,8 +218,8 @@ class BackgroundLook(Generic[T]):
     """A file-system query that runs in a thread, so that the event loop never waits for it.
 
     ``statvfs`` and ``open`` take microseconds, but hang on a network file system whose server is
-    down; the node must still vote and report. At most one thread, and the process does not wait for
-    it at exit. For use by the event loop's thread only.
+    down; the node must still vote and report. There is at most one thread, and the process does not
+    wait for it at exit. For use by the event loop's thread only.
     """
 
     def __init__(self, ask: Callable[[], T]) -> None:
@@ -249,8 +250,8 @@ class BackgroundLook(Generic[T]):
         return self._last.found
 
     async def now(self, patience_s: float = PATIENCE_S) -> T | None:
-        """Start a query, or join one in progress. Return None if it failed or did not end within
-        ``patience_s``.
+        """Start a query, or join one in progress, and return its result, or None if it failed or
+        took longer than ``patience_s``.
         """
         awaited = self._awaited
         if awaited is None or awaited.done():

@@ -24,10 +24,10 @@ class PeerIdentity:
     """The identity that a peer has proved in the TLS handshake or by a token.
 
     ``subject``: the certificate's distinguished name (RFC 2253), or "" without a certificate.
-    ``names``: the names that a :class:`NodeRule` is compared with: ``CN=…`` in the subject, and
+    ``names``: the names to which a :class:`NodeRule` is compared: ``CN=…`` in the subject, and
     ``DNS:…`` and ``URI:…`` in the alternative names. ``fingerprint``: SHA-256 of the certificate,
-    in hex. ``principal``: ``User:…`` from a token, or "" without one. A token never adds names: it
-    makes no peer a node. ``ends_at_s``: wall-clock time at which the certificate expires, in
+    in hex. ``principal``: ``User:…`` from a token, or "" without one. A token never adds names, so
+    it makes no peer a node. ``ends_at_s``: wall-clock time at which the certificate expires, in
     seconds.
     """
 
@@ -43,7 +43,7 @@ class PeerIdentity:
 
 
 ANONYMOUS = PeerIdentity()
-"""A peer without a certificate and without a token."""
+"""The identity of a peer without a certificate and without a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,8 @@ class PrincipalMapping:
     def principal_of(self, identity: PeerIdentity) -> str:
         """Return ``User:…``, or ANONYMOUS_PRINCIPAL if there is no subject or no rule matches.
 
-        Never empty: a request that a broker forwards without a principal is the broker's own. The
-        rules apply to certificates; the name in a token is used unchanged.
+        Never empty: a request forwarded without a principal counts as the broker's own. The rules
+        apply to certificates; the name in a token is used unchanged.
         """
         if identity.principal:
             return identity.principal
@@ -177,8 +177,8 @@ def parse_super_users(text: str) -> frozenset[str]:
 
 
 def os_user() -> str:
-    """Return this process's user name, which commands and clients state as their principal, or ""
-    if it has none. It proves nothing.
+    """Return this process's user name, which commands and clients send as their principal, or "" if
+    it has none. It proves nothing.
     """
     try:
         return getpass.getuser()
@@ -187,9 +187,9 @@ def os_user() -> str:
 
 
 TOKEN_MAX_CHARS = 8_192
-"""Maximum length of a token; those of identity providers have 1,000 to 2,000 characters."""
+"""Maximum length of a token, in characters; identity providers' tokens have 1,000 to 2,000."""
 EXPIRY_LOOK_AGAIN_S = 60.0
-"""Interval in seconds at which expiry is checked again: the wall clock may have been set."""
+"""Interval in seconds at which expiry is checked again, as the wall clock may have been set."""
 
 
 class TokenRefusedError(RaftlogError):
@@ -224,7 +224,9 @@ class Admitted(NamedTuple):
     proved: Proved | None = None
 
     def expired(self, now_s: float) -> str:
-        """Return which of the caller's token and certificate has expired, or ""."""
+        """Return whether the caller's token or certificate has expired, as text that names it, or
+        "".
+        """
         if self.proved is not None and self.proved.expires_at_s <= now_s:
             return "token"
         return "certificate" if self.identity.ends_at_s <= now_s else ""

@@ -1,5 +1,5 @@
 """The limits of every text, byte string and list that a client, a broker or another node sends:
-their kinds, the table of all fields, and the check of a message against it.
+their kinds, the table of all fields, and the check of a message against this table.
 
 A field without a row in ``FIELDS`` has the limit of its kind: 249 printable characters, 16 KiB, or
 100,000 items. The limits fit everything downstream: the principal's length takes 16 bits of a
@@ -43,7 +43,7 @@ _SHOWN_CHARS = 80
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text of at most ``max_chars`` printable characters: terminals and logs will show it."""
+    """A text of at most ``max_chars`` printable characters, as terminals and logs will show it."""
 
     max_chars: int
 
@@ -125,7 +125,7 @@ class Items:
 class ByHandler:
     """A field that is not checked here, because the request's handler has an equally strict check.
 
-    ``why``: names that check. ``limit``: its bound.
+    ``why``: text that names the handler's check. ``limit``: its bound.
     """
 
     limit: int
@@ -191,15 +191,15 @@ _BY_TYPE: Mapping[int, Text | Octets] = {
 }
 _NOTHING: Mapping[str, Rule] = {}
 ACL_FILTERS = Items(100)
-"""Filters of access control entries: each filter examines every entry."""
+"""Limit of the filters of access control entries, each of which examines every entry."""
 REPLICAS = Items(1_000)
 READ_TOPICS = Items(20_000, TEXT)
 READ_RESOURCES = Items(1_000)
 KEPT_LEASES_MAX = 1_000
 """Maximum number of leases, in addition to the first, that one request keeps alive."""
 DATA_PARTITIONS = Items(DATA_REQUEST_MAX_PARTITIONS)
-"""Partitions of one read, which is answered at once: the answer is many times larger than the
-request.
+"""Limit of the partitions in one read: the read is answered in one go, and the answer is many times
+larger than the request.
 """
 BROKER_FEATURES, BROKER_LISTENERS, BROKER_LOG_DIRS = Items(100), Items(100), Items(100, Text(4096))
 CHUNK = ByHandler(MESSAGE_MAX_BYTES, "batches with checksums, which the reader of the log checks")
@@ -404,8 +404,8 @@ class _WrongError(Exception):
 
 
 def cluster_error(cluster_id: str, asked: str) -> ApiError | None:
-    """Return the error for a request that names another cluster, or None if it names this one or
-    none.
+    """Return the error for a request that names another cluster, or None if it names this cluster
+    or none.
     """
     if asked in ("", cluster_id):
         return None

@@ -13,14 +13,14 @@ _TOKEN = re.compile(r"(\d{1,18})-(\d{1,9})-(-1|\d{1,18})(?:-(\d{1,9}))?", re.ASC
 
 
 class Acks(StrEnum):
-    """The level at which a write returns. Each level includes those above it in this list."""
+    """The level at which a write returns. Each level includes those before it in this list."""
 
     COMMITTED = "committed"
-    """A majority of the controllers has it on disk: it is never lost."""
+    """A majority of the controllers has the write on disk, so it is never lost."""
     ACKNOWLEDGED = "acknowledged"
-    """Every unfenced broker has applied it: *latest* reads show it there."""
+    """Every unfenced broker has applied it, so *latest* reads show it there."""
     VISIBLE = "visible"
-    """Every unfenced broker knows that: *repeatable* reads show it there."""
+    """Every unfenced broker knows that all have applied it, so *repeatable* reads show it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,9 @@ OF_NO_LOG = -1
 
 
 def generation_of(*offsets: object) -> int | None:
-    """Return the generation of the offsets' log, None if unknown, or OF_NO_LOG if they differ."""
+    """Return the generation of the offsets' log, None if it is unknown, or OF_NO_LOG if the
+    offsets' generations differ.
+    """
     generations = {one.generation for one in offsets if isinstance(one, LogOffset)}
     if len(generations) > 1:
         return OF_NO_LOG

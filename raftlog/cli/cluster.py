@@ -443,7 +443,7 @@ async def delete_cursors(
     expected: ExpectedCursor = None,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[OffsetResult]]:
-    """Remove export cursors: nodes may then delete the log that the cursors held.
+    """Remove export cursors, so that the nodes no longer keep the log for them.
 
     Does not touch the exports themselves.
 

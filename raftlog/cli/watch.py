@@ -142,8 +142,8 @@ async def _show(
     as_json: bool,
     unprinted: list[Token | None],
 ) -> None:
-    """Print changes until a limit is reached. ``unprinted`` receives the token before a change that
-    could not be printed.
+    """Print changes until a limit is reached. ``unprinted``: called with the token before a change
+    that could not be printed.
     """
     count = 0
     await watch.started()
@@ -176,7 +176,7 @@ def _print(change: Change, as_json: bool) -> None:
 
 
 def line(change: Change) -> str:
-    """Return a change for people, in one line."""
+    """Return a change as one line of text."""
     from raftlog.metadata.record_text import time_text
     from raftlog.metadata.words import author, field_changes, raw, words
 

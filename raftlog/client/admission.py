@@ -1,6 +1,6 @@
 """The check before the first call that the servers exist and accept this client.
 
-A call retries until its deadline, since servers restart; for a wrong port or certificate, an
+A call retries until its deadline, since servers restart; but for a wrong port or certificate, an
 immediate error is better.
 """
 
@@ -38,7 +38,7 @@ HTTP = "{} answers as an HTTP server, not gRPC: give the port of a listener, not
 LOOK_TIMEOUT_S = 2.0
 """Timeout of each step of a handshake, in seconds."""
 LOOK_AGAIN_S = 0.2
-"""Pause in seconds before a second check: a stopping server closes connections, too."""
+"""Pause in seconds before a second check, as a stopping server also closes connections."""
 
 
 def require_listener(
@@ -139,7 +139,7 @@ def _require_tls(addresses: Sequence[str], files: TlsFiles) -> None:
 
 
 def _looked_at(addresses: Sequence[str], files: TlsFiles) -> dict[str, TlsSeen]:
-    """Return the TLS trouble of each address; empty if one of them has none."""
+    """Return the TLS problem of each address; empty if one of them has none."""
     from raftlog.transport.probe import TlsTrouble, tls_trouble
 
     wrong: dict[str, TlsSeen] = {}

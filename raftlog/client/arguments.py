@@ -95,7 +95,9 @@ def _one_of_rest(check: Check, value: Any, name: str) -> Any:
 
 @functools.cache
 def check_of(hint: Any) -> Check:
-    """Return the check for a type. Types that are checked where they are used get no check here."""
+    """Return the check for a type. Returns no check for types that are checked where they
+    are used.
+    """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return _check_of_union(hint, args)

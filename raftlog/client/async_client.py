@@ -75,7 +75,7 @@ SURROUNDINGS: ContextVar[Surroundings | None] = ContextVar("raftlog_surroundings
 
 UNIQUE_NAME_CHARS = 20
 LET_IN_TIMEOUT_S = 5.0
-"""Longest wait for a silent broker, in seconds: it may still answer the first call."""
+"""Maximum wait for a silent broker, in seconds; it may still answer the first call."""
 
 
 class AsyncClient:
@@ -114,7 +114,7 @@ class AsyncClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends_with_loop = surroundings is None
         """Whether the client closes its connections when its loop ends: not in a simulated process,
-        which a kill ends without waiting for that.
+        as a kill does not wait for that.
         """
         if surroundings is not None:
             self._make_transport, self._rng = surroundings.admit(self)
@@ -265,8 +265,8 @@ class AsyncClient:
     async def forget(self) -> None:
         """Forget the position and the session: continue like a new client.
 
-        Needed after InconsistentGenerationError: the cluster was restored or recovered, so that
-        earlier reads and writes may be lost. Later reads require no earlier position.
+        Needed after InconsistentGenerationError: the cluster was restored or recovered, so what was
+        read or written earlier may be lost.
         """
         self._opened().forget()
 

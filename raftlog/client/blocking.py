@@ -24,9 +24,9 @@ from raftlog.errors import ApiError, ClientClosedError, ErrorCode, RaftlogError
 T = TypeVar("T")
 Close = Callable[[], Coroutine[Any, Any, None]]
 STOP_TIMEOUT_S = 5.0
-"""Longest time that the end of a process waits, in seconds."""
+"""Maximum time in seconds that a process waits for its clients when it exits."""
 CALLS_TIMEOUT_S = 1.0
-"""Time in seconds that calls in progress have to end after their client was closed."""
+"""Time in seconds that calls in progress have to finish after their client was closed."""
 _MAIN_ENDED = (
     "the main thread has ended, and a wait without a timeout would keep the process alive forever:"
     " join this thread in the main thread"
@@ -75,10 +75,10 @@ class _Process:
 class LoopThread:
     """A thread with an event loop, started by the first call.
 
-    Any thread may call, also several concurrently. The thread is a daemon. It ends with
-    :meth:`stop`, which the interpreter's exit also calls, so that gRPC shuts down while everything
-    it needs still exists. Before that, the interpreter waits for all other threads; to keep that
-    wait finite, waits without a timeout end with the main thread.
+    Any thread may call, also several concurrently. The thread is a daemon. :meth:`stop` ends it;
+    the interpreter's exit calls that, too, so that gRPC shuts down while everything it needs still
+    exists. Before that, the interpreter waits for all other threads; to keep that wait finite,
+    waits without a timeout end when the main thread does.
     """
 
     def __init__(self, close: Close) -> None:
@@ -239,7 +239,7 @@ S = TypeVar("S", bound=AsyncStream[Any])
 
 
 class Blocking(Generic[A]):
-    """The blocking twin of an asynchronous object that lives on a loop in another thread."""
+    """The blocking twin of an asynchronous object on a loop in another thread."""
 
     def __init__(self, thread: LoopThread, twin: A) -> None:
         self._thread = thread

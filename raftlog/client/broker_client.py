@@ -34,12 +34,13 @@ ELSEWHERE = frozenset(
 
 
 class BrokerClient(Writer):
-    """Calls to any of several brokers that answers; brokers named in metadata are added.
+    """Sends calls to any broker that answers; brokers named in metadata are added to the known
+    ones.
 
-    Every reply names its image, and the next read requires that image or a later one: this client's
-    reads never go back, across brokers, and include its own writes. A failed read is retried at
-    another broker; a write only if it was definitely not executed. Must be created on the event
-    loop.
+    Every reply names its image, and the next read requires that image or a later one, so this
+    client's reads never go back, even across brokers, and include its own writes. A failed read is
+    retried at another broker; a write is retried only if it was definitely not executed. Must be
+    created on the event loop.
     """
 
     conversation = Conversation.BROKER
@@ -127,7 +128,7 @@ class BrokerClient(Writer):
         return self._offered
 
     def _learn(self, offered: broker_pb2.ApiVersionsResponse) -> None:
-        """Record the newest feature levels, which are the cluster's, not a single broker's."""
+        """Record the newest feature levels, which belong to the cluster, not to a single broker."""
         known = self._offered
         if (
             known is None
@@ -186,7 +187,9 @@ class BrokerClient(Writer):
         return response
 
     async def keep_learning(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Refresh the list of brokers periodically, so that all the given ones may be replaced."""
+        """Refresh the list of brokers periodically, so that even all the given ones may be
+        replaced.
+        """
         pause_s = LEARN_FIRST_S
         while True:
             await asyncio.sleep(pause_s)

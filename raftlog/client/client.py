@@ -287,9 +287,9 @@ class Client(Blocking[AsyncClient]):
 
 
 def connect(bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> Client:
-    """Return a blocking client whose servers exist and accept it; otherwise raise at once instead
-    of after the first call's timeout. Raises NetworkError, TlsError, SaslAuthenticationFailedError
-    and ConfigError.
+    """Return a blocking client, after checking that its servers exist and accept it; if they do
+    not, raise at once instead of after the first call's timeout. Raises NetworkError, TlsError,
+    SaslAuthenticationFailedError and ConfigError.
     """
     from raftlog.client.admission import require_servers
 

@@ -327,7 +327,7 @@ class ExportCursor:
     target: str
     """Location of the export, as its owner named it."""
     offset: int
-    """Offset of the cursor's record, which ``expected_offset`` is compared with."""
+    """Offset of the cursor's record; ``expected_offset`` is compared with it."""
     timestamp_ms: int
 
 
@@ -389,11 +389,11 @@ class Hostname:
     address: str | None
     """Address of the registered broker, or None if it is not registered."""
     reason: str
-    """Why the host has this id, for people."""
+    """Why the host has this id, as text."""
     cause: str | None
-    """Why the host has this id, for programs; or None."""
+    """Why the host has this id, as a code; or None."""
     offset: int
-    """Offset of the mapping's record, which ``expected_offset`` is compared with."""
+    """Offset of the mapping's record; ``expected_offset`` is compared with it."""
     version: int = 0
     """Format version of the mapping (KIP-426)."""
 

@@ -1,7 +1,8 @@
 """The consumer: committed records of topics, read from the partitions' leaders in order within each
 partition.
 
-There are no groups and no stored positions: a reader states its position, and stores it itself.
+There are no groups and no stored positions: a reader names the position to start from, and stores
+it itself.
 """
 
 from __future__ import annotations
@@ -136,9 +137,7 @@ class ConsumerSettings:
 
 
 class _Position:
-    """The read position in one partition. A negative offset is LATEST or EARLIEST, not resolved
-    yet.
-    """
+    """The read position in one partition. A negative offset is an unresolved LATEST or EARLIEST."""
 
     __slots__ = (
         "busy",
@@ -232,7 +231,7 @@ class Consumer(PartitionClient):
         consumer was closed.
 
         Raises ApiError OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
-        CORRUPT_MESSAGE and any other error that a retry does not cure.
+        CORRUPT_MESSAGE and any other error for which retrying does not help.
         """
         self._require_open()
         deadline = self._loop.time() + timeout_s
@@ -273,7 +272,9 @@ class Consumer(PartitionClient):
         return self._leaders.failure
 
     def failing(self, for_s: float = 0.0) -> dict[tuple[str, int], ApiError]:
-        """Return the last errors of partitions that have returned only errors for this long."""
+        """Return the last errors of partitions that have returned only errors for this many
+        seconds.
+        """
         now = self._loop.time()
         return {
             (one.topic, one.key[1]): one.error
@@ -374,7 +375,7 @@ class Consumer(PartitionClient):
         return self._look_at
 
     def _ask(self, leader_id: int, positions: list[tuple[_Position, int]]) -> None:
-        """Send a leader one request at a time: first for unknown offsets, then for records."""
+        """Send a leader requests, one at a time: first for unknown offsets, then for records."""
         unknown = [one for one in positions if one[0].next_offset < 0]
         if unknown:
             self._list_offsets(leader_id, unknown[:DATA_REQUEST_MAX_PARTITIONS])
@@ -506,7 +507,9 @@ class Consumer(PartitionClient):
             self._news.set()
 
     def _refused(self, positions: list[_Position], error: ApiError) -> None:
-        """Look up the leader again, and retry later. Other errors are raised by the next poll."""
+        """After a retriable error, look up the leader again and retry later. The next poll raises
+        any other error.
+        """
         if error.code in STALE_LEADER:
             self._leaders.refresh()
         for position in positions:

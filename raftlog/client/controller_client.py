@@ -20,10 +20,10 @@ class ControllerClient(Writer):
     """A link to the active controller, found among ``bootstrap`` (host:port each) and the
     controllers they name.
 
-    A definite NOT_CONTROLLER is retried until the deadline, at the named controller or at the
-    others in turn. An unknown outcome is reported, never retried; ``session`` offers writes that
-    are retried. A committed write that waits for brokers when the leader changes continues to wait
-    at the next leader, until the deadline. Must be created on the event loop.
+    After a definite NOT_CONTROLLER the call is retried until the deadline, at the named controller
+    or at the others in turn. An unknown outcome is reported, never retried; ``session`` offers
+    writes that are retried. A committed write that waits for brokers when the leader changes
+    continues to wait at the next leader, until the deadline. Must be created on the event loop.
     """
 
     conversation = Conversation.CONTROLLER

@@ -61,8 +61,8 @@ T = TypeVar("T")
 ItemsOf = Callable[[controller_pb2.ControllerResponse], Iterable[ItemT]]
 """Function that returns each item's result from the response to a write."""
 CLOSE_TIMEOUT_S = 1.0
-"""Time to close the session, in seconds. A longer one has no use: a cluster that does not answer
-forgets the client by itself.
+"""Maximum time to close the session, in seconds. Waiting longer is of no use: the cluster forgets
+an idle client by itself.
 """
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
 _NO_NUMBERS = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
@@ -81,7 +81,7 @@ def require_same_process(made_by: int) -> None:
 
 
 def require_unpatched() -> None:
-    """Raise RaftlogError if gevent or eventlet has replaced what event loops and gRPC are made of:
+    """Raise RaftlogError if gevent or eventlet has patched the modules under event loops and gRPC:
     every call would hang.
     """
     if type(threading.Lock()).__module__ != "_thread" or not hasattr(select, "epoll"):
@@ -92,10 +92,10 @@ def require_unpatched() -> None:
 
 
 class EndsWithClient(Protocol):
-    """A watch, consumer or lease that ends with its client."""
+    """A watch, consumer or lease that is closed together with its client."""
 
     def end(self, why: str, /) -> None:
-        """Close it; waiting callers get the reason."""
+        """Close it, for a reason that waiting callers get."""
 
 
 class Core:
@@ -321,12 +321,12 @@ class Core:
             return await retrying(deadline, Backoff(_PAUSES, self.rng), self.closed)(ask)
 
     def end_with_client(self, one: EndsWithClient) -> None:
-        """Register a watch, consumer or lease that ends with the client."""
+        """Register a watch, consumer or lease to be closed together with the client."""
         self._last_stream += 1
         self._streams[self._last_stream] = one
 
     def forget(self) -> None:
-        """Forget all positions and numbered writes: the log may be a different one."""
+        """Forget all positions and numbered writes, as the log may be a different one."""
         self.brokers.forget()
         self._session.forget()
 

@@ -27,8 +27,8 @@ def with_reasons(failures: Mapping[str, str]) -> str:
 
 
 UNREACHABLE_FOR_S = 0.5
-"""Time in seconds for which an unreachable server is skipped, even as a hint: other servers notice
-a dead leader later than the client.
+"""Time in seconds for which an unreachable server is skipped, even as a hint: other servers may
+notice a dead leader later than the client does.
 """
 
 NAMED_MAX = 100
@@ -68,9 +68,9 @@ def known_endpoints(endpoints: Endpoints) -> KnownEndpoints:
 class EndpointSelector:
     """The current target among known endpoints, and the pause before a new one is tried.
 
-    A hint is followed at once, but each endpoint only once between two pauses: hints that are
-    wrong, or that point at each other during an election, cost a bounded back-off and lead back to
-    the round robin.
+    A hint is followed at once, but each endpoint only once between two pauses: wrong hints, or
+    hints that point at each other during an election, cost a bounded back-off and then the round
+    robin continues.
     """
 
     def __init__(self, endpoints: Endpoints, rng: random.Random, *, shuffled: bool = False) -> None:

@@ -40,13 +40,13 @@ class KeyValue:
     key: str
     value: bytes
     offset: LogOffset
-    """Offset of the key's last put, which ``expected`` is compared with."""
+    """Offset of the key's last put; ``expected`` is compared with it."""
     create_offset: LogOffset
     """Offset of the record that created the key: of two keys, the one with the lower offset is
     older.
     """
     lease_id: LogOffset | None
-    """Id of the lease with whose end the key is deleted, or None if it has no lease."""
+    """Id of the lease whose end deletes the key, or None if it has no lease."""
 
     @property
     def text(self) -> str:
@@ -66,9 +66,9 @@ class Put:
     expected_create: Expected = UNCONDITIONAL
     """Required create offset of the key, or ABSENT."""
     generation: int | None = None
-    """Generation of the log to which these offsets belong (``Token.generation``); in another one,
-    as after an unsafe recovery, they may belong to other records. If None, the offsets' own
-    generation is used (LogOffset).
+    """Generation of the log to which these offsets belong (``Token.generation``); in another
+    generation, e.g. after an unsafe recovery, they may belong to other records. If None, the
+    offsets' own generation is used (LogOffset).
     """
 
 
@@ -216,9 +216,9 @@ def _never_holds(error: ApiError, changes: Sequence[KeyChange]) -> bool:
     """Return whether the refusal of a numbered write is final although an earlier attempt may be in
     flight.
 
-    An executed attempt would have been found. An attempt that is yet to be decided fails, too, if
-    it expects an offset: a key never has an earlier offset again. If it expects an absent key, the
-    key may become absent.
+    If that attempt had been executed, its result would have been found. If it is yet to be decided,
+    it also fails if it expects an offset, as a key never has an earlier offset again. If it expects
+    an absent key, it may succeed, as the key may become absent.
     """
     found = _CONDITION.fullmatch(error.field)
     if error.code is not ErrorCode.INVALID_UPDATE_VERSION or found is None:

@@ -1,7 +1,7 @@
 """The leaders of partitions, and links to those brokers, for producers and consumers.
 
-Metadata is read from any broker that answers, newest image first, and never goes back across
-brokers (each read carries the token of the last answer). It is read again when it proves stale, one
+Metadata is read from any broker that answers, newest image first, and never goes back, even across
+brokers: each read carries the token of the last answer. It is read again when it proves stale, one
 read at a time, and never more often than the back-off allows. A leader is also the first to know
 its ISRs (KIP-24's BrokerMetadata).
 """

@@ -24,8 +24,8 @@ from raftlog.wire.controller.v1 import controller_pb2
 log = get_logger(__name__)
 
 BELIEVED_SHARE = 0.75
-"""Share of a lease's time to live for which its holder relies on it. The rest covers differences
-between clocks: it suffices unless one clock runs a third faster than another.
+"""Share of a lease's time to live for which its holder relies on it. The rest allows for clocks at
+different speeds: it suffices unless one clock runs a third faster than another.
 """
 _KEEP_SHARE = 0.25
 """Pause between two keep-alives, as a share of a lease's time to live."""
@@ -92,13 +92,13 @@ class AsyncLease:
     @property
     def remaining_s(self) -> float:
         """Seconds for which, by the local clock, the cluster keeps the lease without a keep-alive;
-        0 if the cluster has reported its end.
+        0 if the cluster has reported that the lease has ended.
         """
         return max(0.0, self._ends_at - self._loop.time())
 
     @property
     def why_lost(self) -> str:
-        """Why the lease was lost, for people; "" while it is held."""
+        """Why the lease was lost, as text; "" while it is held."""
         return self._why
 
     @checked
@@ -138,8 +138,8 @@ class AsyncLease:
             log.info("could not revoke a lease", lease_id=self.id, reason=str(failed))
 
     def abandon(self) -> None:
-        """Stop the keep-alives, and stop relying on the lease; in the cluster it runs until it
-        expires.
+        """Stop the keep-alives, and stop relying on the lease; in the cluster the lease remains
+        until it expires.
         """
         self.end("abandoned")
 
@@ -270,7 +270,7 @@ class AsyncLeases(Namespace):
     ) -> AsyncLease:
         """Grant a lease, which is kept alive in the background.
 
-        ``name``: a description for people. ``puts``: keys to put in the same write, all or none;
+        ``name``: a description for operators. ``puts``: keys to put in the same write, all or none;
         their ``lease_id`` is ignored. Raises the same errors as ``client.kv.alter`` for their
         conditions.
         """

@@ -31,17 +31,17 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 PIECE_BYTES = 32 << 10
 """Size of one requested piece in bytes: processing it blocks the loop for a few milliseconds."""
 FOOTER_BYTES_MAX = 256
-"""Number of bytes fetched for a footer, which takes about half of them."""
+"""Number of bytes fetched to get a footer, about twice its size."""
 NO_EPOCH = -1
-"""Epoch of a reader that does not know the leader: any node that has the snapshot answers."""
+"""Epoch sent by a reader that does not know the leader; any node that has the snapshot answers."""
 OBSERVER_ID = -1
 CHUNK_MAX_BYTES = 4 << 20
 SNAPSHOT_PIECE_BYTES = 1 << 20
 LINK_TIMEOUT_S = 1.0
 """Time in seconds after which a controller without a link is skipped."""
 LINK_TIMEOUT_MIN_S = 0.05
-"""Minimum of LINK_TIMEOUT_S when many controllers must be tried in little time, each within its
-share of the rest.
+"""Minimum of that timeout when many controllers must be tried in little time, each within its share
+of the remaining time.
 """
 
 ATTEMPTS = 5
@@ -69,8 +69,8 @@ async def fetch_snapshot(
     Raises ApiError (SNAPSHOT_NOT_FOUND: the node has deleted the snapshot meanwhile;
     REQUEST_TIMED_OUT: it does not answer), and the errors of ``sink``. A piece that does not arrive
     within ``timeout_s`` is requested once more, on another link, before the node counts as silent.
-    Counter-example to failing at once: if one piece in a hundred is late, a snapshot of a thousand
-    pieces would restart forever.
+    (Without the repetition, a snapshot of a thousand pieces would restart forever if one piece in a
+    hundred is late.)
     """
     loop = asyncio.get_running_loop()
     id_ = quorum_pb2.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
@@ -331,8 +331,8 @@ class LogReader:
         """Send the request to the current target. Return None if another node must be tried, after
         any pause that is due.
 
-        A silent node does not use up the others' time: if two of three nodes hang, a reader with
-        two seconds still tries the third.
+        A silent node does not use up the others' time: if two of three nodes hang, a reader with a
+        timeout of two seconds still tries the third.
         """
         left_s = deadline - self._loop.time()
         address = self._endpoints.target

@@ -32,7 +32,7 @@ class ClientOptions(TypedDict, total=False):
     writes and queries directly to the active controller, and cannot read.
     """
     client_id: str
-    """Name of the client, for people; the cluster stores it with numbered writes."""
+    """Name of the client, for operators; the cluster stores it with numbered writes."""
     cluster_id: str
     """Id of the cluster: a request that reaches another cluster is refused. Empty for any
     cluster.
@@ -48,11 +48,13 @@ class ClientOptions(TypedDict, total=False):
     (default): if the cluster allows it. True: raise an error if it does not. False: never.
     """
     principal: str
-    """Principal of the writes, for audits, if the cluster cannot prove another one. Default: the
+    """Principal of the writes, for audits, unless the cluster can prove another one. Default: the
     user who runs this program. Empty: User:ANONYMOUS.
     """
     tls_ca_file: PathLike
-    """PEM file of the authority for the servers' certificates; without it, plain text."""
+    """PEM file of the certificate authority for the servers' certificates; without it,
+    plain text.
+    """
     tls_certificate_file: PathLike
     """PEM file of this client's certificate, together with ``tls_key_file``."""
     tls_key_file: PathLike

@@ -33,7 +33,7 @@ from raftlog.wire.data.v1 import data_pb2
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """The position of a record; with acks 0, its position unless it is lost."""
+    """The position of a record; with acks 0, the position that it has unless it is lost."""
 
     topic: str
     partition: int
@@ -54,10 +54,12 @@ class Waiting:
         self.caller: Any = None
         """The span in which the record was written, if calls are traced."""
         self.unknown = False
-        """True if an attempt had an unknown outcome: then no later error is definite."""
+        """True if an attempt had an unknown outcome, so that no later error is definite."""
 
     def fail(self, error: ApiError) -> None:
-        """Report an error to the caller; it also says if an earlier attempt may have succeeded."""
+        """Report an error to the caller; the error also says if an earlier attempt may have
+        succeeded.
+        """
         if self.future.done():
             return
         if self.unknown and not error.outcome_unknown:
@@ -146,7 +148,7 @@ class PartitionQueue:
         return done
 
     def again(self, error: ApiError, not_before: float) -> None:
-        """Return the batch to the front of the queue: it was not executed, or duplicates are
+        """Return the batch to the front of the queue, as it was not executed or duplicates are
         allowed.
         """
         for record in self.in_flight:
@@ -172,7 +174,7 @@ class PartitionQueue:
         return gone
 
     def give_up(self, error: ApiError) -> list[Waiting]:
-        """Fail all waiting records, and return them; those in flight continue."""
+        """Fail all waiting records, and return them; records in flight are not affected."""
         gone, self._waiting = list(self._waiting), deque()
         for record in gone:
             record.fail(error)
@@ -263,7 +265,7 @@ class Producer(PartitionClient):
         timestamp_ms: int = 0,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[RecordMetadata]:
-        """Queue a record; the future ends like :meth:`send`, no later than the delivery timeout.
+        """Queue a record; the future completes as :meth:`send` does, within the delivery timeout.
 
         ``partition``: -1 chooses it by the key's hash; records without a key that share a batch go
         to the same partition. Raises ApiError THROTTLING_QUOTA_EXCEEDED when the buffer is
@@ -285,14 +287,14 @@ class Producer(PartitionClient):
         return waiting.future
 
     async def flush(self) -> None:
-        """Wait until all records posted so far have ended, successfully or not."""
+        """Wait until all records posted so far have succeeded or failed."""
         pending = [one.future for one in self._all()]
         if pending:
             await asyncio.wait(pending)
 
     @override
     def close(self) -> None:
-        """End all records; those in flight have an unknown outcome. Idempotent."""
+        """Fail all unfinished records; those in flight have an unknown outcome. Idempotent."""
         if self._closed:
             return
         super().close()

@@ -97,7 +97,9 @@ async def ask_quorum(
 
 
 def cluster_of(descriptions: Sequence[pb.DescribeQuorumResponse]) -> str:
-    """Return the cluster id of the leader, or of most nodes that answered; "" if it is unknown."""
+    """Return the leader's cluster id, or else that of most nodes that answered; "" if it is
+    unknown.
+    """
     leads = next((one.cluster_id for one in descriptions if one.role == "leader"), "")
     counts = Counter(one.cluster_id for one in descriptions).most_common(2)
     if leads or not counts:

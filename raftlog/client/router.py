@@ -45,12 +45,12 @@ class RoutedCall(msgspec.Struct, eq=False):
     """The response of the last server that refused the call."""
     standing: Any = None
     """The response to a write that is committed, while its wait continues at another server. The
-    call ends with it, or with a better one: no error of a later attempt is the outcome of the
-    write.
+    call ends with this response or a better one, as an error of a later attempt is not the outcome
+    of the write.
     """
 
     def done(self) -> bool:
-        """Return False: the router may need the result of any attempt."""
+        """Return False, as the router may need the result of any attempt."""
         return False
 
     def set_result(self, response: Any) -> None:
@@ -83,7 +83,7 @@ class RoutedCall(msgspec.Struct, eq=False):
     def _end_refused(self) -> None:
         """End the call with the last refusal, unless that names a server that could not be reached.
 
-        Otherwise, if the leader were out of descriptors, the only message would be that another
+        Otherwise, if the leader had run out of descriptors, the only message would be that another
         node does not lead.
         """
         refusal, unreached = self.router.refusal(self.last), self.router.unreached
@@ -156,9 +156,7 @@ PATIENCE_MIN_S = 0.25
 PATIENCE_MAX_S = 2.0
 """Seconds until another server is tried; doubled each time, for slow machines."""
 ROUTES_MAX = 16
-"""Maximum number of links, including current ones, up to which a server's notice opens one in
-advance.
-"""
+"""Maximum number of links, including current ones, when a server's notice opens one in advance."""
 ANSWER_MARGIN_S = 0.5
 """Extra seconds for an answer that the server sends at the deadline."""
 
@@ -336,7 +334,7 @@ class Router(ABC):
         return not (refusal.foreign and self._foreign.issuperset(self._selector.known))
 
     def silent(self, route: Route) -> None:
-        """Leave a route on which a call timed out: the next call tries another server.
+        """Leave a route on which a call timed out, so that the next call tries another server.
 
         A link that has never received a message is not used again: it may be dead without being
         closed, and every call on it would time out.

@@ -2,10 +2,10 @@
 or the deadline is reached.
 
 The active controller stores the outcome of a numbered write across failovers, so that a second
-attempt gets the first one's result and is not executed again. A definite error of a write that was
-sent more than once proves nothing: an earlier attempt, delayed in transit, may still arrive, find a
-different state and be executed. Such an error is an unknown outcome, and so is a reply that wrote
-nothing. An attempt that its receiver has refused is over, and does not count.
+attempt gets the first one's result and is not executed again. If a write was sent more than once, a
+definite error proves nothing: an earlier attempt, delayed in transit, may still arrive, find a
+different state and be executed. Such an error means an unknown outcome, and so does a reply to a
+write that changed nothing. An attempt that its receiver has refused is over, and does not count.
 
 Why: docs/decisions/017-exactly-once-writes.md
 """
@@ -81,9 +81,10 @@ class OpenClient:
 
 DEFAULT_TIMEOUT_S = 10.0
 ATTEMPT_S = 2.0
-"""Longest time of one attempt, in seconds: its receiver may have stopped answering. A write that
-waits for brokers is also sent again this often, under its number: otherwise a silent or partitioned
-controller would delay it, while the controller's successor knows its visibility.
+"""Maximum time of one attempt, in seconds, as its receiver may have stopped answering. A write that
+waits for brokers is also sent again this often, under its number: a silent or partitioned
+controller would otherwise delay it, although the controller's successor knows whether it is
+visible.
 """
 MAX_WAITING = 65_536
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=5, reconnect_backoff_max_ms=200)
@@ -103,8 +104,8 @@ _EARLIER_ATTEMPT = "; an earlier attempt may have been executed, or may still be
 Attempt = Callable[
     [controller_pb2.ControllerRequest, float], Awaitable[controller_pb2.ControllerResponse]
 ]
-"""Function that sends a request once within a number of seconds, and again only after a refusal.
-Returns the response, or raises ApiError.
+"""Function that sends a request once within a number of seconds, and repeats it only if it is
+refused. Returns the response, or raises ApiError.
 """
 
 
@@ -146,10 +147,10 @@ class Session:
     ) -> controller_pb2.ControllerResponse:
         """Send one body of ControllerRequest, and return the response.
 
-        A response with ``write.duplicate`` has no body: the write is at the token, and the executed
-        attempt's answer is lost. Raises ApiError; unless it has ``outcome_unknown``, the write was
-        not executed and never will be. Raises RefusedItemsError for a refused item: the others are
-        written. If ``raise_refused`` is false, the response has the results instead.
+        A response with ``write.duplicate`` has no body: the write is at the token, and the answer
+        to the executed attempt is lost. Raises ApiError; unless it has ``outcome_unknown``, the
+        write was not executed and never will be. Raises RefusedItemsError for a refused item: the
+        others are written. If ``raise_refused`` is false, the response has the results instead.
         """
         deadline = self._loop.time() + timeout_s
         request = controller_request(
@@ -216,13 +217,15 @@ class Session:
         client: OpenClient | None = None,
         number: int = 0,
     ) -> controller_pb2.ControllerResponse:
-        """Send a request until its outcome is known. Without a client it has no number, and may be
-        executed twice.
+        """Send a request until its outcome is known. Without a client, the request has no number,
+        and may be executed twice.
         """
         pauses = Backoff(_PAUSES, self._rng)
         on_the_way = 0
         standing: controller_pb2.ControllerResponse | None = None
-        """Response to a write that is committed: no error of a later attempt is its outcome."""
+        """Response to the write if that is committed; an error of a later attempt is then not its
+        outcome.
+        """
         while True:
             remaining_s = deadline - self._loop.time()
             if client is not None:
@@ -344,7 +347,7 @@ class Session:
             self.forget()
 
     def _wake(self) -> None:
-        """Wake as many waiting writes as there is room for: the oldest write may have ended."""
+        """Wake as many waiting writes as there is room for, as the oldest write may have ended."""
         room = self._client.room if self._client is not None else len(self._turns)
         while room > 0 and self._turns:
             turn = self._turns.popleft()
@@ -359,7 +362,7 @@ def _unknown(message: str, code: ErrorCode, cause: ApiError | None = None) -> No
 
 
 class Writer(Router):
-    """A router for writes to the active controller, sent singly or numbered in a session."""
+    """A router for writes to the active controller, sent singly or, with numbers, in a session."""
 
     @abstractmethod
     def attempt(
@@ -391,6 +394,6 @@ class Writer(Router):
 
     def session(self, name: str = "") -> Session:
         """Return a session of exactly-once writes, retried across failovers. ``name``: a
-        description for people.
+        description for operators.
         """
         return Session(self.attempt, name=name, rng=self._rng, cluster_id=self._cluster_id)

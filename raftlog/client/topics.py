@@ -109,8 +109,8 @@ class AsyncTopics(Namespace):
     async def page(
         self, cursor: str = "", *, partitions: int = 2_000, **how: Unpack[ReadOptions]
     ) -> TopicsPage:
-        """Return some of the topics, sorted by name: at least one, and about as many as have this
-        number of partitions.
+        """Return a page of the topics, sorted by name: at least one, and about as many as together
+        have this number of partitions.
 
         For clusters whose list is too long for one answer. Continue with the page's ``next``. Each
         page shows the broker's current image.
@@ -217,7 +217,7 @@ class Election(PartitionResult):
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition as its leader knows it, which is before all others (KIP-24).
+    """A partition as its leader knows it; the leader learns changes first (KIP-24).
 
     ``leader`` is None if there is no leader; nothing else is known then.
     """

@@ -209,8 +209,8 @@ class OffsetResult(ItemResult):
     """The result of writing a key, an export cursor or a hostname mapping."""
 
     offset: int | None = None
-    """Offset of the entity's record, which ``expected`` arguments are compared with; None if it was
-    deleted, or nothing was written.
+    """Offset of the entity's record, with which ``expected`` arguments are compared; None if the
+    entity was deleted, or nothing was written.
     """
 
 
@@ -219,8 +219,8 @@ class PlaceResult(OffsetResult):
     """The result of writing a key in the write that granted its lease."""
 
     siblings: int | None = None
-    """Number of other keys in the key's directory before the write, or None if the answer is from a
-    later controller, which does not know it.
+    """Number of other keys in the key's directory before the write, or None if a later controller,
+    which does not know it, has answered.
     """
 
 
@@ -247,7 +247,7 @@ class Partition:
 
     index: int
     leader: int | None
-    """Id of the leading broker, or None if there is none that this client could reach."""
+    """Id of the leader, or None if there is no leader that this client could reach."""
     leader_epoch: int
     replicas: tuple[int, ...]
     """Broker ids, preferred leader first."""
@@ -323,11 +323,11 @@ class BrokerStatus:
     leader_count: int
     replica_count: int
     reason: str
-    """Why the broker is in its state, for people."""
+    """Why the broker is in its state, as text."""
     cause: str | None
-    """Why the broker is in its state, for programs; or None."""
+    """Why the broker is in its state, as a code; or None."""
     state_age_ms: int
-    """Time in its state, in ms."""
+    """Time in ms since the broker entered its state."""
     state_age_is_at_least: bool
     """Whether ``state_age_ms`` is a lower bound: the broker was already in its state when this
     controller became active.
@@ -346,7 +346,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCounts:
-    """Numbers of partitions, in total and by what needs attention."""
+    """Numbers of partitions, in total and by the kind of attention they need."""
 
     total: int
     offline: int
@@ -421,7 +421,7 @@ class FeatureUpdate(WriteResult[ItemResult]):
     """An accepted change of feature levels."""
 
     warnings: tuple[str, ...] = ()
-    """What the change gives up, in sentences for people."""
+    """Sentences that describe what the change gives up."""
 
 
 @dataclass(frozen=True, slots=True)

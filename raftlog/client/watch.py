@@ -2,7 +2,7 @@
 brokers.
 
 A watch is one call to one broker. If that broker is lost, is fenced or has no room, the watch
-continues at another one, after the last token that it received. The watches of one client share a
+continues at another one after the last token that it received. The watches of one client share a
 stream to each broker that any of them uses; a stream lives as long as its link.
 """
 
@@ -56,7 +56,7 @@ class CompactedError(ApiError):
     """No broker keeps the changes after the token any more.
 
     ``oldest``: the oldest token from which the last broker could have continued. Start again from
-    it, which misses changes, or with ``initial``.
+    there, and miss the changes before it, or with ``initial``.
     """
 
     def __init__(self, message: str, oldest: Token) -> None:
@@ -192,11 +192,11 @@ class _Stream:
                     call.watch.told(call, message.response)
 
     def attempt_failed(self, reason: str, error: ApiError | None) -> None:
-        """End the watches: there is no link, or the broker refuses this client."""
+        """End the watches, as there is no link or the broker refuses this client."""
         self._lost(reason, error)
 
     def closed(self, link: Link, reason: str) -> None:
-        """End the watches: the link is lost."""
+        """End the watches, as the link is lost."""
         self._lost(reason, None)
 
     def _check_silence(self) -> None:
@@ -230,8 +230,8 @@ class Watch:
 
     ``since`` and ``initial`` cannot be combined; with neither, it begins with the next change.
     ``tip``: deliver each change as soon as a broker has applied it, instead of when every broker
-    can show it. The initial list is held until it is complete, so that a broker lost in the middle
-    of it goes unnoticed.
+    can show it. The initial list is delivered only once it is complete, so that losing a broker
+    before that has no effect.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class Watch:
 
     @property
     def token(self) -> Token | None:
-        """Token to continue from, or None if there is none yet or part of the initial list is
+        """Token to continue from, or None if there is no token yet or part of the initial list is
         unread.
         """
         return self._since if not self._ready else self._read_to
@@ -394,7 +394,7 @@ class Watch:
         self._pause = self._loop.call_later(pause_s, self._attempt)
 
     def lost(self, call: WatchCall, reason: str, error: ApiError | None = None) -> None:
-        """Continue at another broker: the current one is lost, silent, or refuses this client
+        """Continue at another broker, as the current one is lost, silent, or refuses this client
         (``error``).
         """
         if call is not self._call:
@@ -508,8 +508,8 @@ class AsyncChanges(AsyncStream[Change]):
 
     @override
     async def _next(self) -> Change:
-        """Return the next change. Raises CompactedError, whose ``oldest`` is a token to start again
-        from.
+        """Return the next change. Raises CompactedError, whose ``oldest`` is a token from which to
+        start again.
         """
         if not self.closed:
             await self.started()

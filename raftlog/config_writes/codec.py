@@ -41,7 +41,7 @@ def grouped_envelope(envelope: bytes) -> list[Item] | None:
 ends: Callable[[bytes, int, int, int, int], list[int] | None] = (
     writes.ends if native is None else native.ends
 )
-"""See ``writes.ends``: an envelope is parsed only after its items are counted."""
+"""See ``writes.ends``. An envelope is parsed only after its items were counted."""
 
 
 def request(write: ConfigWrite) -> bytes:
@@ -59,7 +59,7 @@ def request(write: ConfigWrite) -> bytes:
 
 
 run: Callable[[list[Change], int, int, int], int] = writes.run if native is None else native.run
-"""See ``writes.run``: checks each write before it is decided."""
+"""See ``writes.run``. Checks each write before it is decided."""
 
 
 def replies(message: ConfigReplies) -> Framed:

@@ -2,7 +2,7 @@
 headers, are available.
 
 ``python -m raftlog.config_writes.compiling``; ``scripts/setup`` runs it. It never fails: without
-the compiled codec ``writes.py`` does the same, more slowly.
+the compiled codec, ``writes.py`` does the same work more slowly.
 """
 
 from __future__ import annotations

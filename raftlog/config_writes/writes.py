@@ -1,5 +1,5 @@
-"""Groups of config writes, their replies, and the codec in Python, which is the specification of
-``native.c`` and replaces it if it is not compiled.
+"""Groups of config writes, their replies, and the Python codec, which specifies ``native.c`` and is
+used if that is not compiled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KIND = "incremental_alter_configs"
 
 
 class ConfigWrite(msgspec.Struct, eq=False):
-    """An atomic write that a client sends: it sets one key on each of some resources.
+    """An atomic write of a client, which sets the same key on one or more resources.
 
     Its bytes are those of an IncrementalAlterConfigsRequest of ``ConfigOperation.SET``.
     """
@@ -54,10 +54,10 @@ class ConfigWrite(msgspec.Struct, eq=False):
 
 
 class ConfigWrites(msgspec.Struct, eq=False):
-    """A group of adjacent requests from one connection, each setting one key on each of some
-    resources, and otherwise equal.
+    """A group of adjacent requests from one connection. Each sets the same key on one or more
+    resources; otherwise they are equal.
 
-    Each request is an independent write: atomic, and decided and answered by itself.
+    Each request is an independent atomic write, with its own decision and answer.
     """
 
     correlation_ids: list[int]
@@ -152,7 +152,7 @@ class ConfigReplies(msgspec.Struct, eq=False):
 
     correlation_ids: list[int]
     counts: list[int]
-    """Number of records that each write appended."""
+    """Number of records appended by each write."""
     base_offset: int
     """Offset of the first record."""
     leader_id: int

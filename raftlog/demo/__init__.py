@@ -1,1 +1,1 @@
-"""The demo: a whole cluster on this machine that fails and recovers before your eyes."""
+"""The demo: a whole cluster on this machine that fails and recovers as you watch."""

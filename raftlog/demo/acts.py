@@ -484,8 +484,8 @@ class Demo:
 
 
 async def run_command(command: list[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run a program to its end, and return its stdout. Killed with all its children if this is
-    cancelled. Raises CommandFailedError.
+    """Run a program and return its stdout. If this is cancelled, the program is killed with all its
+    children. Raises CommandFailedError.
     """
     process = await asyncio.create_subprocess_exec(
         *command,

@@ -20,8 +20,8 @@ TOPIC_CONFIG = 2
 
 
 class Records:
-    """One writer per partition, each waiting for its record before writing the next one; acks=all
-    with at least two in-sync replicas.
+    """One writer per partition, which waits for each record to be acknowledged before it writes the
+    next one; acks=all with at least two in-sync replicas.
     """
 
     def __init__(self, world: World, topic: str, partitions: int) -> None:
@@ -93,7 +93,7 @@ class Records:
         return [*wrong, *left.values()]
 
     def close(self) -> None:
-        """End everything."""
+        """Stop everything."""
         for task in self._tasks:
             task.cancel()
         self._producer.close()

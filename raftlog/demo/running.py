@@ -1,4 +1,4 @@
-"""The runner of the demo: it plays the acts, then cleans up, whatever happens."""
+"""The runner of the demo, which plays the acts and cleans up in any case."""
 
 from __future__ import annotations
 

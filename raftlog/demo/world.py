@@ -71,8 +71,8 @@ class World:
     async def until(
         self, found: Callable[[], Coroutine[Any, Any, bool]], within_s: float, what: str
     ) -> float:
-        """Wait until ``found`` returns true, and return the seconds it took. Raises DemoError,
-        which names ``what`` did not happen.
+        """Wait until ``found`` returns true, and return the seconds it took. Raises DemoError, with
+        ``what`` was awaited in vain.
         """
         begun = time.monotonic()
         while True:
@@ -177,7 +177,7 @@ class Writer:
     epoch: int = 0
     """Epoch of the controller that answered last."""
     since_reset_s: float = 0.0
-    """Longest time between two acknowledged writes since this was last set to 0, in seconds."""
+    """Longest time between two acknowledged writes, in seconds, since this was last set to 0."""
 
     async def run(self) -> None:
         """Send one write after another until cancelled, and measure the gaps between them."""

@@ -44,7 +44,9 @@ _VOTERS = 3
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The needs of each controller and broker, from the larger of the figures, without buffers."""
+    """The needs of each controller and broker, calculated from the larger figures, without
+    buffers.
+    """
 
     controller_memory_bytes: int
     broker_memory_bytes: int
@@ -54,7 +56,9 @@ class Size:
     controller_fsyncs_per_second: float
     leader_cpu_percent_for_heartbeats: float
     leader_sent_bytes_per_second: int
-    """Only records, sent to the other two voters and to each broker."""
+    """Bytes of records per second that the leader sends to the other two voters and to each
+    broker.
+    """
 
 
 def size(partitions: int, brokers: int, writes_per_second: float, sync_ms: float) -> Size:

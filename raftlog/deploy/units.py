@@ -20,7 +20,7 @@ _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 
 
 def this_command() -> list[str]:
-    """Return the command that runs this installation's raftlog, whatever PATH is later."""
+    """Return the command that runs this installation's raftlog, independently of PATH."""
     # Not resolved: python in a virtual environment is a link, and its path identifies the
     # environment.
     python = Path(sys.executable).absolute()

@@ -49,8 +49,8 @@ HOST = "127.0.0.1"
 Role = Literal["controller", "broker"]
 STATE_FILE = "cluster.json"
 _PORTS = range(20_000, 32_000)
-"""Below the kernel's range for clients: a client could otherwise take the port of a node that is
-temporarily down.
+"""Range of ports below those that the kernel gives to clients: a client could otherwise take the
+port of a node that is temporarily down.
 """
 _BLOCK_PORTS = 100
 _BLOCKS = tuple(
@@ -59,7 +59,7 @@ _BLOCKS = tuple(
     if (block - _PORTS.start) // LANE_PORT_OFFSET % 2 == 0  # The others are for lanes.
 )
 _CLAIMS: dict[int, socket.socket] = {}
-"""The blocks of ports that this process has claimed, until it ends."""
+"""The blocks of ports that this process has claimed until it exits."""
 POLL_S = 0.05
 PAUSE_TIMEOUT_S, PAUSE_POLL_S = 5.0, 0.01
 """Longest wait until a SIGSTOP takes effect, and interval of the checks, in seconds."""
@@ -144,9 +144,9 @@ class LocalCluster:
     ) -> None:
         """Create or open the cluster.
 
-        ``settings_of``: additional keys for one node, quoted where TOML requires it, called when
-        the node is generated. ``ports``: the gRPC ports of the nodes followed by their HTTP ports,
-        or None for free ones. ``cuttable``: whether nodes can be partitioned (``cut``).
+        ``settings_of``: returns additional keys for one node, quoted where TOML requires it; called
+        when the node is generated. ``ports``: the gRPC ports of the nodes followed by their HTTP
+        ports, or None for free ones. ``cuttable``: whether nodes can be partitioned (``cut``).
         ``dies_with_parent``: whether the kernel kills the nodes when this process dies.
         """
         self._dies_with_parent = dies_with_parent
@@ -351,7 +351,7 @@ class LocalCluster:
         return self._daemons.pid(self.node(name).name)
 
     def wait_gone(self, name: str, timeout_s: float = 10.0) -> bool:
-        """Wait until a node's process has ended; return whether it has."""
+        """Wait until a node's process has exited; return whether it has."""
         return self._daemons.wait_gone(self.node(name).name, timeout_s)
 
     def config_path(self, name: str) -> Path:
@@ -431,8 +431,8 @@ class LocalCluster:
         return self.node(f"controller-{self.wait_leader_id(timeout_s)}")
 
     def wait_leader_id(self, timeout_s: float = 30.0) -> int:
-        """Wait until a controller leads, and return its id. Raises FailedError, also as soon as no
-        controller is running.
+        """Wait until a controller leads, and return its id. Raises FailedError, in particular as
+        soon as no controller is running.
         """
         deadline = time.monotonic() + timeout_s
         while (leader := self.leader_id()) is None:
@@ -453,7 +453,8 @@ class LocalCluster:
         """Wait until these nodes are ready.
 
         ``waiting``: called with (name, reason) when a node has a new reason for not being ready.
-        Raises FailedError, also as soon as a node has ended, with the end of its log.
+        Raises FailedError, in particular as soon as a node has exited; the message then has the end
+        of its log.
         """
         deadline = time.monotonic() + timeout_s
         for name in names:
@@ -542,7 +543,7 @@ def free_ports(count: int) -> list[int]:
     """Return distinct ports that are free now, and whose lane ports (``LANE_PORT_OFFSET`` higher)
     are free, too. Raises FailedError.
 
-    No other process gets ports of the same block, and ports that this one has recently returned are
+    No other process gets ports of the same block. Ports that this process has recently returned are
     excluded, as their nodes may not listen yet.
     """
     found: list[int] = []
@@ -571,7 +572,7 @@ def _claimed() -> Iterator[int]:
     """Yield the first ports of this process's blocks, then claim further ones.
 
     A claim is an abstract Unix socket: like ports, it belongs to a network namespace, and the
-    kernel ends it with the process.
+    kernel closes it when the process exits.
     """
     yield from tuple(_CLAIMS)
     for block in random.sample(_BLOCKS, len(_BLOCKS)):

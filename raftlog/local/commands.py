@@ -167,7 +167,7 @@ def stop(
     """Stop nodes, all of them by default.
 
     Keeps the data, so that a later start continues with it. Brokers shut down in a controlled way,
-    so that the cluster need not wait for their sessions to end.
+    so that the cluster need not wait for their sessions to expire.
 
     \b
     Examples:

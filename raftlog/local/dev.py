@@ -1,4 +1,4 @@
-"""``raftlog dev``: a development cluster that lives as long as its prompt."""
+"""``raftlog dev``: a development cluster that runs as long as its prompt."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _directory(chosen: Path | None) -> Iterator[Path]:
 
 
 class _DevCluster:
-    """The cluster in a directory, from its start to its end. Raises ConfigError."""
+    """The cluster in a directory, from start to stop. Raises ConfigError."""
 
     def __init__(self, directory: Path, controllers: int, brokers: int, *, secure: bool) -> None:
         # Imported only now: help and completion need none of it.

@@ -55,7 +55,7 @@ class Load:
         ]
 
     async def stop(self) -> None:
-        """End all writers."""
+        """Stop all writers."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

@@ -19,15 +19,15 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 POLL_S = 0.02
 _STARTED: list[subprocess.Popen[bytes]] = []
-"""Running processes started here. They outlive the object that started them, and Python warns about
-a process whose Popen object is deleted before it ends.
+"""Running processes started here. They outlive the object that started them; Python warns if a
+process's Popen object is deleted before the process exits.
 """
 
 
 @atexit.register
 def _leave_running() -> None:
-    """Reap the processes that have ended, and suppress Python's warning at exit about the others,
-    which are meant to outlive it.
+    """Reap the processes that have exited, and suppress Python's warning at exit about the others,
+    which are meant to outlive this one.
     """
     for child in _STARTED:
         if child.poll() is None:
@@ -141,8 +141,8 @@ class Daemons:
         return killed
 
     def tail(self, name: str, lines: int = 10) -> str:
-        """Return the end of a process's log; for a process started by this object, only its own
-        output, not its predecessor's last lines.
+        """Return the end of a process's log; for a process started by this object, only the output
+        of that process, not of its predecessors.
         """
         try:
             said = self.log_path(name).read_bytes()[self._begins.get(name, 0) :]

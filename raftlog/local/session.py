@@ -67,7 +67,7 @@ class Session:
         """The active controller's last report, or None if it does not answer."""
         self.leader_id: int | None = None
         self._expected: set[str] = {node.name for node in cluster.nodes}
-        """Names of the nodes that were not deliberately killed or stopped."""
+        """Names of the nodes that should be running: not deliberately killed or stopped."""
         self._writes: dict[asyncio.Task[None], str] = {}
         """Keys of the pending writes, by task."""
         self._looking = asyncio.create_task(self._look())
@@ -230,8 +230,8 @@ class Session:
 
     @asynccontextmanager
     async def _measured_gap(self, what: str) -> AsyncGenerator[None]:
-        """Report the action in the block, and the longest time without an acknowledged write after
-        it.
+        """After the block, report its action, and the longest time without an acknowledged write
+        since.
         """
         was_on = self.load.is_on
         load = self.load if was_on else Load()
@@ -497,7 +497,7 @@ class Session:
     # --- looks -----------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Refresh the toolbar's view, and report nodes that end unexpectedly."""
+        """Refresh the toolbar's view, and report nodes that exit unexpectedly."""
         while True:
             await self._look_once()
             for name in sorted(self._expected):

@@ -1,12 +1,12 @@
-"""Access control entries: the operations that a principal may or may not do (KIP-11, KIP-290), and
-the index of one image's entries, for verdicts.
+"""Access control entries: the operations that a principal may or may not perform (KIP-11, KIP-290),
+and the index of one image's entries for making verdicts.
 
 The numbers are Kafka's; from 100 upwards they are resource types that Kafka does not have.
 
 The index is part of the image, and derived from its entries. Verdicts are cached only in the index
 that made them, so none outlives a change: a removed entry must not continue to admit its principal.
-The cost of a look-up does not depend on the number of entries: two keys, and for prefixes a walk
-down a trie that ends at the first letter with which no prefix continues.
+The cost of a look-up does not depend on the number of entries: it takes two keys and, for prefixes,
+a walk down a trie that stops at the first letter with which no prefix continues.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ IMPLIED_BY: dict[AclOperation, frozenset[AclOperation]] = {
 
 
 class Resource(NamedTuple):
-    """A resource that a request needs a right on."""
+    """A resource on which a request needs a right."""
 
     type: AclResourceType
     name: str
@@ -180,8 +180,8 @@ _KNOWN = frozenset(map(int, AclOperation))
 
 
 def bit_of(operation: int) -> int:
-    """Return 1 << AclOperation, or 0 for an unknown number: a log can contain any, and no request
-    asks for it.
+    """Return 1 << AclOperation, or 0 for an unknown number, which a log may contain but no request
+    asks for.
     """
     return 1 << operation if operation in _KNOWN else 0
 
@@ -212,7 +212,9 @@ Trie = Mapping[str, Any]
 HERE = ""
 VERDICTS_MAX = 4_096
 VERDICT_NAME_MAX_CHARS = 1_024
-"""Longest name of a resource whose verdict is cached: a refused request may contain any name."""
+"""Longest name of a resource, in characters, whose verdict is cached, as a refused request may
+contain any name.
+"""
 T = TypeVar("T")
 
 

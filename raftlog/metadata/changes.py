@@ -3,8 +3,8 @@
 The fold itself reports each change (:meth:`ImageDraft.replace`, for the state hash), and the
 recorder here stores it. This is the only definition of a change, for `raftlog history`, watches and
 replays. All changes in a log have an order, the same on every node. A record may change several
-entities (deleting a topic also deletes its partitions), so a position in that order is the record's
-offset and the number of preceding changes by the same record.
+entities (deleting a topic also deletes its partitions), so a position in that order consists of the
+record's offset and the number of preceding changes by the same record.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 the layers of a topic's config.
 
 Names, defaults and bounds are Kafka's. One table validates writes, fills in defaults on reads, and
-explains keys to people. Values travel as text, as in Kafka.
+explains the keys. Values are sent as text, as in Kafka.
 
 A topic's own value takes precedence over the cluster-wide value of the corresponding broker key,
-and that over the default. The configs of a single broker are not a layer of a topic's config:
-answers would differ from broker to broker.
+which takes precedence over the default. The configs of a single broker are not a layer of a topic's
+config, as answers would differ from broker to broker.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ _POLICIES = frozenset({"cleanup.policy", "log.cleanup.policy"})
 _OF_ONE_BROKER = frozenset(
     {"cordoned", "follower.replication.throttled.rate", "leader.replication.throttled.rate"}
 )
-"""Keys that take effect on a single broker. The others are defaults for topics, the same for all
-brokers: brokers must not disagree about which partitions have too few in-sync replicas.
+"""Keys that take effect on a single broker. The others are defaults for topics, and the same for
+all brokers, as brokers must not disagree about which partitions have too few in-sync replicas.
 """
 
 
@@ -481,8 +481,8 @@ def topic_config(view: Any, topic: str, key: str) -> str:
 
 
 def is_cordoned(view: Any, broker_id: int) -> bool:
-    """Return whether a broker receives no new replicas: by its own config, else by the
-    cluster-wide one.
+    """Return whether a broker must not receive new replicas, according to its own config or else
+    the cluster-wide one.
     """
     return broker_value(view, broker_id, CORDONED) == "true"
 

@@ -7,7 +7,7 @@ compared for equality. One log descends from another only if it names the other'
 of its own earlier ones (docs/decisions/033-log-generations.md).
 
 Each recovery also starts a new range of partitions' *leader epochs*, so that no leader epoch has
-two histories. A restore or an unsafe recovery takes the metadata back, but brokers keep their logs,
+two histories. A restore or an unsafe recovery sets the metadata back, but brokers keep their logs,
 with records of leader epochs that the metadata has lost. If these epochs were led again, records of
 two histories would share an (offset, epoch), and no comparison of logs could tell them apart.
 Brokers' reports do not help: a broker may return an hour later. So no epoch below the range of the
@@ -34,7 +34,7 @@ NO_GENERATION = 0
 GENERATION_BITS = 53
 """Number of bits in a generation: JSON readers represent numbers of this size exactly."""
 SNAPSHOT = -1
-"""The offset of a generation named in a snapshot's header: no truncation reaches it."""
+"""The offset of a generation named in a snapshot's header, which no truncation reaches."""
 
 
 class GenerationAt(NamedTuple):
@@ -118,8 +118,8 @@ class Lineage:
 
     @property
     def ended(self) -> bool:
-        """Whether a recovery or restore is the last event, so that a leader has yet to choose a
-        generation.
+        """Whether a recovery or restore has ended the last generation, and no leader has chosen
+        another one yet.
         """
         return bool(self._entries) and self.current == NO_GENERATION
 
@@ -172,7 +172,7 @@ EPOCHS_PER_RECOVERY = 1 << 22
 for seven weeks).
 """
 MAX_RECOVERIES = (1 << 31) // EPOCHS_PER_RECOVERY - 1
-"""Maximum number of recoveries that have a range: leader epochs are int32."""
+"""Maximum number of recoveries that have a range, as leader epochs are int32."""
 
 
 def first_leader_epoch(recoveries: int) -> int:

@@ -1,4 +1,4 @@
-"""An image as plain containers, for people and JSON: sorted, and equal on every node for the same
+"""An image as plain containers, for output and JSON: sorted, and equal on every node for the same
 state.
 """
 

@@ -5,7 +5,7 @@ process and build, and the input of the state hash. Adding a field is therefore 
 metadata version.
 
 Decisions use the *cause* of a fencing, an unfencing or a mapping of a host; the accompanying
-``reason`` is only for people.
+``reason`` is only text for operators.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class HostnameCause(IntEnum):
 UNVOUCHED = frozenset(
     {Cause.ACTIVE_WITHOUT_HEARTBEATS, Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS}
 )
-"""Causes of unfencing that do not depend on the broker's applied offset, so that LAO does not vouch
-for the broker.
+"""Causes of unfencing without a check of the broker's applied offset, after which the broker may
+not have applied LAO.
 """
 SHUT_DOWN = frozenset({Cause.CONTROLLED_SHUTDOWN, Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS})
 """Causes of fencing a broker whose process is in controlled shutdown."""
@@ -115,8 +115,8 @@ def has_left(fenced: Any, in_controlled_shutdown: Any) -> Any:
 class Broker(msgspec.Struct, frozen=True, array_like=True):
     """The registration of a broker.
 
-    ``epoch``: offset of its RegisterBroker record (KIP-343's incarnation id). ``reason``: for
-    people only; decisions use ``cause``.
+    ``epoch``: offset of its RegisterBroker record (KIP-343's incarnation id). ``reason``: text for
+    operators; decisions use ``cause``.
     """
 
     id: int
@@ -150,8 +150,8 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
         """Return the listener for a client that connected to a listener with this name (empty: the
         first), or None.
 
-        A broker's only listener counts whatever its name: earlier builds called it PLAINTEXT. None
-        if there are several, and none has this name.
+        If the broker has only one listener, that is returned whatever its name: earlier builds
+        called it PLAINTEXT. Returns None if it has several and none has this name.
         """
         if not name or len(self.listeners) == 1:
             return self.listeners[0] if self.listeners else None
@@ -206,7 +206,7 @@ RECOVERED, RECOVERING = 0, 1
 
 
 class Standing(NamedTuple):
-    """The properties of a partition that DescribeBrokers counts, if it is not as assigned.
+    """The properties, counted by DescribeBrokers, of a partition that is not as assigned.
 
     ``topic_id``, ``isr`` and ``replicas``: set for a partition that has a leader and fewer in-sync
     replicas than replicas, not counting those being added; otherwise empty, 0 and 0.
@@ -331,7 +331,7 @@ class Hostname(msgspec.Struct, frozen=True, array_like=True):
     """The mapping of a host to the broker that runs on it (KIP-426).
 
     ``version``: format version of the mapping. ``offset``: offset of its record, for
-    compare-and-set. ``reason``: for people only; decisions use ``cause``.
+    compare-and-set. ``reason``: text for operators; decisions use ``cause``.
     """
 
     name: str
@@ -361,7 +361,7 @@ class KeyValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A key of the key-value store.
 
     ``offset``: offset of the record that last put it, for compare-and-set. ``create_offset``:
-    offset of the record that created it. ``lease_id``: the lease that it is deleted with, or 0.
+    offset of the record that created it. ``lease_id``: the lease whose end deletes it, or 0.
     """
 
     key: str

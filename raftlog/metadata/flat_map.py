@@ -2,8 +2,8 @@
 
 ``FlatMap`` is a ``pmap.Map``. The newest version is the dict itself. Each older version that is
 still referenced keeps the old values of the keys changed by the next referenced version; its
-look-ups check those first. Other versions cost nothing: a write costs one more entry in a small
-dict, whereas a persistent map copies a path of nodes and updates the reference counts of all their
+look-ups check those first. Other versions cost nothing. A write adds one entry to a small dict,
+whereas in a persistent map it copies a path of nodes and updates the reference counts of all their
 neighbours. Values are never None.
 
 Mutating any version but the newest copies the whole map, unless all newer ones have been released:
@@ -47,12 +47,12 @@ class _Table(Generic[K, V]):
         self.values = values
         """The newest version's values."""
         self.released: list[_State[K, V]] = []
-        """Versions that are no longer referenced. They stay in the line until the next write, since
-        the garbage collector may free the last reference in another thread.
+        """Versions that are no longer referenced. They stay in the chain until the next write,
+        since the garbage collector may free the last reference in another thread.
         """
 
     def settle(self) -> None:
-        """Remove the released versions from the line."""
+        """Remove the released versions from the chain."""
         while self.released:
             self._take_out(self.released.pop())
 

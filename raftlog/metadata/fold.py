@@ -1,5 +1,5 @@
-"""The fold: the effect of each record type on the image; ``partitions.py`` has the effects on
-topics and partitions. The only place where state changes, for every program of raftlog.
+"""The fold: the effect of each record type on the image (for topics and partitions, see
+``partitions.py``). In every program of raftlog, state changes only here.
 
 A client numbers its writes. The header of a numbered write's batch names the client and the number,
 and folding it stores the result: a retry finds it in this controller's pending image or the next
@@ -7,9 +7,9 @@ controller's, and is not executed again. Results of numbers that the client decl
 dropped, so that a client never has more than ``WINDOW`` results
 (docs/decisions/017-exactly-once-writes.md).
 
-Keys of the key-value store and leases are separate groups, so neither fold looks at the other. The
-keys of a lease are indexed from the keys alone. The controller ensures that no key outlives its
-lease: it deletes the keys before, or in the batch, that removes the lease.
+Keys of the key-value store and leases are separate groups: the fold of one does not look at the
+other, and the index of a lease's keys is made from the keys alone. The controller ensures that no
+key outlives its lease: it deletes the keys before, or in the batch, that removes the lease.
 
 Why: docs/decisions/020-one-fold-everywhere.md
 """
@@ -212,7 +212,7 @@ def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) 
 
 
 Of = TypeVar("Of", bound=tuple[Any, ...])
-"""A tuple that contains a record, with the record's type first."""
+"""A tuple for a record, whose first item is the record's type."""
 
 
 def _apply_runs(
@@ -222,7 +222,7 @@ def _apply_runs(
     offset: int,
     epoch: int,
 ) -> None:
-    """Fold records as ``apply`` does, but runs of one type at once where that is cheaper."""
+    """Fold records as ``apply`` does, but fold runs of one type at once where that is cheaper."""
     for type_, run in groupby(records, _TYPE):
         if type_ == RecordType.PARTITION:
             offset += fold_partitions(image, messages(run), offset)
@@ -393,8 +393,8 @@ def _voters(image: ImageDraft, message: pb.VotersRecord, offset: int, epoch: int
 
 
 def _no_op(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
-    """Fold a record that changes nothing: only its batch advances the offset. The offsets in a
-    progress record are samples for readers of the log, not state.
+    """Fold a record that changes nothing, except that its batch advances the offset. The offsets in
+    a progress record are samples for readers of the log, not state.
     """
 
 

@@ -1,7 +1,7 @@
 """The image: all metadata at one offset, immutable; and the draft of the next one.
 
-An image costs a handful of references, so a pending one, a committed one and one at LAO can coexist
-for the price of their differences. ``Image`` and ``ImageDraft`` both offer the maps below for
+An image costs a handful of references, so a pending image, a committed one and one at LAO together
+cost little more than their differences. ``Image`` and ``ImageDraft`` both offer the maps below for
 look-ups (``ImageView``); only an ``Image`` may be iterated, in no meaningful order.
 """
 
@@ -144,9 +144,9 @@ class ReplicaIndex:
     fencing a broker touches only its own partitions.
 
     A set of keys per broker would cost more time and memory than the partitions themselves: a node
-    that folds a long log would spend most of its time on it. Partitions of a topic are numbered
-    without gaps, so ``BLOCK`` of them share one entry, one bit each. A broker's writes stay in a
-    draft until its next look-up: between two look-ups the fold copies no nodes.
+    that folds a long log would spend most of its time on that set. Partitions of a topic are
+    numbered without gaps, so ``BLOCK`` of them share one entry, one bit each. A broker's writes
+    stay in a draft until its next look-up, so that the fold copies no nodes in between.
     """
 
     __slots__ = ("_drafts", "_index")
@@ -213,7 +213,7 @@ def add_count(counts: pmap.Mutation[pmap.K, int], key: pmap.K, more: int) -> Non
 
 class FoldError(FatalError):
     """A committed record contradicts the state to which it is applied. This happens on every node
-    alike: stop, never skip the record.
+    alike, so the node must stop and never skip the record.
     """
 
 
@@ -240,8 +240,8 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     leader.
     """
     standings: pmap.Map[Standing, int] = msgspec.field(default_factory=pmap.empty)
-    """Standing -> number of partitions that have it, so that counting does not look at all
-    of them.
+    """Standing -> number of partitions that have it, so that counting need not examine every
+    partition.
     """
     configs: pmap.Map[ConfigKey, dict[str, str]] = msgspec.field(default_factory=pmap.empty)
     """(resource type, resource name) -> its configs. The dicts are never changed in place."""
@@ -259,7 +259,7 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     key_names: SortedKeys = msgspec.field(default_factory=SortedKeys)
     """The keys of ``key_values`` in order, so that a list examines only those that it shows."""
     keys_of_lease: pmap.Map[int, pmap.Map[str, bool]] = msgspec.field(default_factory=pmap.empty)
-    """Lease id -> its keys, so that ending it touches only those."""
+    """Lease id -> its keys, so that ending the lease touches only those."""
     keys_in: pmap.Map[str, int] = msgspec.field(default_factory=pmap.empty)
     """Directory, the part of a key before its last slash -> number of its keys."""
     leases: pmap.Map[int, Lease] = msgspec.field(default_factory=pmap.empty)
@@ -267,7 +267,7 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     """(kind, key) -> JSON: entities of an imported log that raftlog does not support."""
     leader: Leader | None = None
     voters: Voters | None = None
-    """Voters named by the log, or None if it names none and the configured set applies."""
+    """Voters according to the log, or None if it names none, so that the configured set applies."""
     state_bytes: int = 0
     """Size of all entities' canonical bytes, which is about the size of a snapshot."""
     key_value_bytes: int = 0
@@ -409,7 +409,7 @@ class ImageDraft:
 
     def abandon(self) -> None:
         """Undo everything folded since the last snapshot. The draft must not be used afterwards.
-        Its base can be folded forward again at once: no newer version is left.
+        Its base can be folded forward again at once, as no newer version is left.
         """
         del self._base
         if isinstance(self.configs, FlatMutation):
@@ -417,8 +417,8 @@ class ImageDraft:
 
     @property
     def accounts_in_its_own_way(self) -> bool:
-        """Whether ``replace`` must be called for each change, even where many are accounted for at
-        once.
+        """Whether ``replace`` must be called for each change, even where many changes could be
+        accounted for at once.
         """
         return type(self).replace is not ImageDraft.replace
 

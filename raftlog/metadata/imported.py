@@ -57,14 +57,16 @@ def fold_imported(image: ImageDraft, message: pb.ImportedRecord, offset: int, ep
 
 
 def detail_key(topic_id: bytes, index: int) -> str:
-    """Return the key of a partition's details; contains the topic id, since another topic may have
-    the name later.
+    """Return the key of a partition's details; it contains the topic id, since another topic may
+    have the name later.
     """
     return f"{topic_id.hex()}-{index}"
 
 
 def imported_key(view: ImageView, kind: str, key: str) -> str:
-    """Return the key of an entity for people: a partition's contains the topic's name."""
+    """Return the key of an entity as shown to users: a partition's key contains the topic's
+    name.
+    """
     if kind != PARTITION_DETAIL:
         return key
     topic_id, _, index = key.rpartition("-")

@@ -1,8 +1,8 @@
 """The kinds of entities in an image: one row each in ``KINDS``.
 
 Everything that covers all entities is derived from the rows: snapshots, the entity groups of a
-state, keys and paths of entities in words, documents and lists of entities. A new kind of entity in
-the image needs a row here.
+state, printable keys and paths of entities, documents and lists of entities. A new kind of entity
+in the image needs a row here.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from raftlog.metadata.records import GroupKey
 from raftlog.metadata.words import config_key, result_key
 
 Content = tuple[Any, ...]
-"""An entity in the form that is hashed: the key, with the value at the end."""
+"""An entity in the form that is hashed: its key, followed by its value."""
 
 
 class NamedTopic(msgspec.Struct, frozen=True):
-    """A topic as it appears in changes: one that is created again under the same name is another
-    topic.
+    """A topic as it appears in changes, where a topic created again under the same name is a
+    different one.
     """
 
     id: bytes
@@ -69,13 +69,13 @@ class Kind(NamedTuple):
     earlier entities.
     """
     group: Callable[[Content], GroupKey]
-    """Function that returns the entity group, the same as that of the records that change the
+    """Function that returns the entity group, which is also that of the records that change the
     entity.
     """
     words: Callable[[ImageView, Content], str]
-    """Function that returns the key in words."""
+    """Function that returns the key in printable form."""
     key_field: str = ""
-    """Field of an entity's document that contains its key in words, or "" if none does."""
+    """Field of an entity's document that contains its printable key, or "" if none does."""
     group_kind: str = ""
     """Kind of the groups, if it differs from the entities' kind."""
     add_all: Callable[[Any, Iterable[Content]], None] | None = None
@@ -83,7 +83,9 @@ class Kind(NamedTuple):
     them one by one.
     """
     by_words: Callable[[Image], Iterable[Any]] | None = None
-    """Function that returns the keys in the order in which people see them, or None if sorted."""
+    """Function that returns the keys in the order in which they are shown, or None if that is
+    sorted.
+    """
     book_keeping: bool = False
     """Whether the entities change without a user's request; they are shown only to a selector that
     names them.
@@ -327,7 +329,7 @@ _DECODERS = {kind.name: msgspec.msgpack.Decoder(kind.type) for kind in KINDS}
 
 
 def entities_of(image: Image, kind: Kind) -> Iterator[tuple[str, Any]]:
-    """Yield the key in words and the value of each entity of a kind, in the order of the keys."""
+    """Yield the printable key and the value of each entity of a kind, in the order of the keys."""
     keys = sorted(kind.keys(image)) if kind.by_words is None else kind.by_words(image)
     for key in keys:
         for content in kind.contents(image, key):

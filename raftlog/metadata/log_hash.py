@@ -1,18 +1,18 @@
 """The log hash: a chain of SHA-256 over the log's bytes, batch by batch.
 
-The state hash identifies the state, the log hash the bytes: authors, changes, and times. The digest
-at any one offset verifies the whole log below it, wherever it was copied to.
+The state hash identifies the state; the log hash identifies the bytes: authors, changes, and times.
+The digest at an offset verifies the whole log below it, wherever that was copied to.
 
-    digest(begin)     = SHA-256 of "raftlog log hash 1", a zero byte, and begin (i64,
-                            big-endian)
+    digest(begin) = SHA-256 of "raftlog log hash 1", a zero byte, and begin (i64, big-endian)
     digest(batch end) = SHA-256 of the digest before the batch, and the batch
 
-The unit is the batch, not the chunk: chunks differ wherever the log is read. The chain begins where
-the log itself determines, so that all nodes have the same one, whatever they started with:
+The unit is the batch, not the chunk, as chunks differ between readers. The log itself determines
+where the chain begins, so that all nodes have the same chain, whatever they started with:
 
 * at offset 0;
-* with the RecoveryRecord of a restored log: a backup's digest proves nothing about a log that is
-  not available. After an unsafe recovery the chain continues: the bytes below still belong to it.
+* at the RecoveryRecord of a restored log, as a backup's digest proves nothing about a log that is
+  not available. After an unsafe recovery the chain continues, as the bytes below still belong to
+  it.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def unknown(end_offset: int) -> LogHash:
 
 
 def extended(known: LogHash, chunk: bytes) -> LogHash:
-    """Extend a hash by the batches in a checked chunk that follow it. The hot path: a batch costs
-    one hash, and few batches have their records examined.
+    """Extend a hash by the batches in a checked chunk that follow it. The hot path: each batch
+    costs one hash, and the records of few batches are examined.
     """
     begin, end, digest = known
     sha256, unpack = hashlib.sha256, _PREFIX.unpack_from

@@ -1,7 +1,8 @@
 """Topics and partitions in the image: the effect of their records.
 
-Most of a log, and most of a snapshot, consists of new partitions. Adding one at a time would
-rewrite its topic and an entry in three indexes; adding a run writes the shared parts once.
+Most of a log, and most of a snapshot, consists of new partitions. Adding partitions one at a time
+would rewrite the topic and an entry in three indexes each time; adding a run of them writes the
+shared parts once.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ class NotNextError(ValueError):
 
 
 def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
-    """Add partitions, each the next one of its topic, ideally a topic's partitions together. Raises
-    KeyError for an unknown topic, and NotNextError; the image is unusable afterwards.
+    """Add partitions, each of which must be the next one of its topic; ideally a topic's partitions
+    come together. Raises KeyError for an unknown topic, and NotNextError; the image is unusable
+    afterwards.
     """
     held, encode, hash_of = image.partitions, entity_bytes, bytes_hash
     topic: Topic | None = None

@@ -1,14 +1,14 @@
-"""The persistent map used by the image: an immutable map whose next version shares almost
-everything with the last.
+"""The persistent map used by the image: an immutable map, each version of which shares almost
+everything with the previous one.
 
 ``Map`` is a mapping with get, ``in``, len and iteration; ``mutate()`` returns a mutable copy in
 O(1), whose ``finish()`` is the next version. The order of iteration has no meaning and may differ
 between processes: sort by key before showing anything. ``flat_map`` is another implementation, for
 code that only folds the newest version forward.
 
-Two libraries do the work. immutables writes three times faster but has no wheel for Pythons after
-3.13; rpds-py is slower but built for every Python. Both must install without a compiler, hence the
-choice; the tests run both.
+Two libraries do the work. immutables writes three times faster but has no wheel for Python after
+3.13; rpds-py is slower but built for every Python. raftlog must install without a compiler, hence
+both; the tests run both.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ _BLANK = str.maketrans("\t\r\n", "   ")
 LEAST_SHOWN = 6
 """Minimum width of a shortened value; with less room it is omitted."""
 _ASIDE = frozenset(' "=,{}[]')
-"""Characters that separate values: a text that contains one is quoted."""
+"""Characters that separate values; a text that contains one is quoted."""
 
 
 def record_to_dict(
     data: RecordData, of_bytes: Callable[[bytes], Any] = bytes.hex
 ) -> dict[str, Any]:
-    """Return a record's fields, or the bytes of a record that this build does not support, since a
-    dump shows those, too.
+    """Return a record's fields, or its bytes if this build does not support it, since a dump also
+    shows such records.
     """
     try:
         return message_to_dict(parse(data), of_bytes)
@@ -32,7 +32,7 @@ def record_to_dict(
 
 
 def record_fields(data: RecordData) -> dict[str, Any]:
-    """Return a record's fields for people: bytes as text if they are text, else in hex."""
+    """Return a record's fields as shown to users: bytes as text if they are text, else in hex."""
     return record_to_dict(data, bytes)
 
 
@@ -117,7 +117,7 @@ def resource_text(type_: int, name: str) -> str:
 
 
 def one_line(text: str, room: int | None) -> str:
-    """Return a text that either fits, or is truncated and ends with its size in bytes."""
+    """Return the text if it fits, else its beginning followed by its size in bytes."""
     text = printable(text)
     if room is None or columns_of(text) <= room:
         return text
@@ -148,8 +148,8 @@ def _size(value: Any) -> str:
 
 
 def value_text(value: bytes) -> str:
-    """Return bytes for people: as text if they are UTF-8 without control characters other than tabs
-    and line ends, which are escaped; else in hex.
+    """Return bytes as shown to users: as text if they are UTF-8 without control characters other
+    than tabs and line ends, which are escaped; else in hex.
     """
     try:
         text = value.decode()

@@ -174,7 +174,7 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
 ONLY_IN_SNAPSHOTS = frozenset(
     {RecordType.SNAPSHOT_HEADER, RecordType.SNAPSHOT_FOOTER, RecordType.SNAPSHOT_ENTITIES}
 )
-"""Types that never occur in the log, and so have no group."""
+"""Types that never occur in the log, and so have no entity group."""
 
 
 def client_group(client_id: int) -> GroupKey:

@@ -7,7 +7,7 @@ A selector is
 * a path: that entity, and everything below it (``configs/topic/orders``: every key of the topic);
 * a prefix of paths, ending with a star or a slash (``topics/ord*``);
 * a kind (``brokers``);
-* empty or a star: everything except the log's own book-keeping, which must be named.
+* empty or a star: everything except the log's own book-keeping, which must be selected explicitly.
 
 A slash or a percent sign within a name is percent-encoded; a key of the key-value store keeps its
 slashes (``kv/locks/orders``, ``kv/locks/``).
@@ -42,8 +42,8 @@ _NAMED_LIKE = {
 
 
 class Selection(NamedTuple):
-    """The entities selected by one watch: those with a path in ``exact``, and those whose path
-    begins with one of ``prefixes``.
+    """The entities selected by one watch: those whose path is in ``exact`` or begins with one of
+    ``prefixes``.
     """
 
     exact: frozenset[str]
@@ -197,7 +197,7 @@ class Query(NamedTuple):
 
 
 def query_of(kind: str, key: str = "") -> Query:
-    """Return the query for ``kind`` and ``key``, or for the whole kind without a key. Raises
+    """Return the query for ``kind`` and ``key``, or for the whole kind if there is no key. Raises
     ValueError.
 
     A topic includes its partitions and configs, and a broker its configs.

@@ -25,8 +25,8 @@ def upper_us(bucket: int) -> float:
 
 
 def percentile_us(buckets: Mapping[int, int], share: float, max_us: int) -> int | None:
-    """Return the duration that a ``share`` of all durations did not exceed, in microseconds and up
-    to 19 % too high, or None if there are none.
+    """Return the duration, in microseconds, that a ``share`` of all durations did not exceed (up to
+    19 % too high), or None if there are no durations.
     """
     total = sum(buckets.values())
     if not total:

@@ -3,8 +3,8 @@
 Between a snapshot's header and footer (``raftlog.metadata.snapshot_file``) are the image's
 entities, kind by kind and sorted by key, as the canonical bytes from which the state hash is
 computed. Offset, epoch and timestamp are in the header; the parts that an image derives from its
-entities (indexes, counts) are derived again. Both sides recompute the hash: a state that does not
-match its claimed hash is neither written nor accepted.
+entities (indexes, counts) are derived again. Writer and reader recompute the hash: a state that
+does not match its claimed hash is neither written nor accepted.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -150,7 +150,7 @@ def pieces(
 
 def _sorted_slowly(keys: Iterable[Any]) -> Generator[bytes, None, Iterable[Any]]:
     """Sort in bounded steps: into runs, one per step, which are merged on demand. Return the
-    iterator.
+    iterator over the result.
     """
     runs: list[list[Any]] = []
     iterator = iter(keys)
@@ -172,9 +172,8 @@ def _sorted_slowly(keys: Iterable[Any]) -> Generator[bytes, None, Iterable[Any]]
 
 
 def _merge(runs: list[list[Any]]) -> Iterator[list[Any]]:
-    """Merge sorted runs into sorted blocks: the keys of all runs up to the lowest of the runs' next
-    ends are sorted at once. The sort detects the runs and only merges them, faster than a heap
-    would.
+    """Merge sorted runs into sorted blocks: all keys up to the lowest end of the runs' next blocks
+    are sorted at once. Python's sort detects the runs and merges them, faster than a heap would.
     """
     ahead = [(run, 0) for run in runs if run]
     while len(ahead) > 1:

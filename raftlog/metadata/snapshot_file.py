@@ -22,7 +22,7 @@ from raftlog.metadata.records import RecordType, parse, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_BATCH_BYTES = 16 << 20
-"""Largest batch, in bytes: a longer length field is damaged, so its bytes are not awaited."""
+"""Largest batch, in bytes. A length field above it is damaged, and its bytes are not awaited."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,7 +40,8 @@ class SnapshotHeader:
     """The header of a snapshot.
 
     ``end_offset``: exclusive. ``epoch`` and ``last_timestamp_ms``: from the batch before it.
-    ``voters``: empty if the log had named none. ``generations``: the log's, oldest first.
+    ``voters``: empty if the log had named none. ``generations``: the generations of the log, oldest
+    first.
     """
 
     cluster_id: str
@@ -86,8 +87,8 @@ def encode_footer(
 ) -> bytes:
     """Encode the last batch of a snapshot.
 
-    ``base_offset``: end of the content, counted from the header's 0. ``log_hash``: hash of the log
-    below the snapshot's end.
+    ``base_offset``: end of the content, where the header has offset 0. ``log_hash``: hash of the
+    log below the snapshot's end.
     """
     message = pb.SnapshotFooterRecord(
         record_count=base_offset - 1, state_hash=state_hash.to_bytes(16, "big")

@@ -1,7 +1,7 @@
 """The keys of a map in order, as immutable versions that share almost everything.
 
 A version is a list of blocks of keys. The next version copies the list and the blocks that it
-changes: a few microseconds for a key among a million, and about ten bytes of memory per key.
+changes: that takes a few microseconds for a key among a million; memory is about ten bytes per key.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from operator import itemgetter
 
 BLOCK_MAX = 256
-"""Maximum number of keys in a block. Two neighbouring blocks always contain more than half as many
-together.
+"""Maximum number of keys in a block. Two neighbouring blocks together always contain more than half
+as many.
 """
 _first = itemgetter(0)
 

@@ -1,7 +1,8 @@
-"""The feature levels of a cluster: the gated behaviour, and the levels that this build supports.
+"""The feature levels of a cluster: the behaviour that they enable, and the levels that this build
+supports.
 
-UpdateFeatures raises a level only if every voter and every broker supports it (KIP-584); its
-behaviour is unused below that level, so that until then each node can return to the previous build.
+UpdateFeatures raises a level only if every voter and every broker supports it (KIP-584). The
+behaviour is not used below that level, so until then each node can return to the previous build.
 
 Why: docs/decisions/018-feature-levels.md
 """
@@ -45,6 +46,6 @@ def supports_replica_epochs(features: Features) -> bool:
 
 def heartbeats_enabled(features: Features) -> bool:
     """Return whether brokers send heartbeats and are fenced for silence; also true before the log
-    has levels. A level of 0 may be absent, as in an image, or explicit.
+    has levels. A level of 0 may be absent (as in an image) or explicit.
     """
     return bool(features.get(BROKER_HEARTBEAT_VERSION, 0)) or METADATA_VERSION not in features

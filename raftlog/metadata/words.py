@@ -1,8 +1,8 @@
-"""Entities and their changes in words: printable keys, values as JSON objects or on one line,
+"""Entities and their changes as text: printable keys, values as JSON objects or on one line,
 differences field by field, authors.
 
 A batch names its principal; batches without one are the controller's own. The log of another system
-names no authors at all; the controller is then not named in their place.
+names no authors at all, so its batches are not attributed to the controller.
 
 Topic ids have Kafka's form (22 characters of base64, safe for URLs) only in output about an
 imported log, so that it matches the output of Kafka's commands.
@@ -54,8 +54,8 @@ def plain(value: Any) -> Any:
 
 
 def text_and_base64(value: bytes | None) -> tuple[str | None, str | None]:
-    """Return bytes exactly: as text if they are UTF-8, else in base64; the other one is None. Both
-    are None without bytes.
+    """Return (text, base64) for bytes: the text if they are UTF-8, else the base64; the other is
+    None. Both are None if there are no bytes.
     """
     if value is None:
         return None, None
@@ -109,7 +109,7 @@ RESOURCES = {int(each): lower(each) for each in AclResourceType}
 
 
 def acl_in_words(entry: dict[str, Any]) -> str:
-    """Return an entry in words, from its JSON object in changes."""
+    """Describe an entry, given its JSON object in changes."""
     permission, operation, resource = (
         names.get(entry[field], str(entry[field]))
         for names, field in (
@@ -257,11 +257,11 @@ IN_WORDS: dict[str, Callable[[Any], str]] = {
     "topic": _topic,
     "voters": _voters,
 }
-"""Kind -> function that returns its values in words, for kinds whose JSON is hard to read."""
+"""Kind -> function that describes its values, for kinds whose JSON is hard to read."""
 
 
 def recovery_in_words(recovery: dict[str, Any]) -> str:
-    """Return what an unclean recovery knew and what it may lose, from its JSON object."""
+    """Describe what an unclean recovery knew and what it may lose, given its JSON object."""
     said = [f"unclean recovery ({recovery.get('strategy', '')})"]
     for one in recovery.get("logs", ()):
         epoch = one.get("last_epoch", 0)
@@ -291,7 +291,7 @@ def raw(text: str | None) -> msgspec.Raw:
 
 def field_changes(before: str | None, after: str | None) -> list[FieldChange]:
     """Return the differences between two values in JSON; empty if the entity was created or
-    deleted, which needs no details.
+    deleted.
     """
     if before is None or after is None or before == after:
         return []
@@ -309,9 +309,7 @@ def field_changes(before: str | None, after: str | None) -> list[FieldChange]:
 def words(
     before: msgspec.Raw, after: msgspec.Raw, fields: list[FieldChange], kind: str = ""
 ) -> str:
-    """Return a change in words: created, deleted, or one line per field. ``kind``: kind of the
-    entity.
-    """
+    """Describe a change: created, deleted, or one line per field. ``kind``: kind of the entity."""
     old, new = msgspec.json.decode(before), msgspec.json.decode(after)
     say = IN_WORDS.get(kind, _in_fields)
     if old is None:
@@ -324,7 +322,7 @@ def words(
 
 
 def _in_fields(value: Any) -> str:
-    """Return an entity as its fields, with spaces at which a line can be wrapped."""
+    """Return an entity's fields as text, with spaces at which a line can be wrapped."""
     if not isinstance(value, dict):
         return brief(value)
     shown = {name: one for name, one in value.items() if one not in (None, "", [], {})}
@@ -345,8 +343,8 @@ def _encoded(value: Any) -> msgspec.Raw:
 
 
 def author(principal: str, client_id: int = 0) -> str:
-    """Return the author of a batch in raftlog's own log, for people. ``client_id``: from the batch,
-    or 0 if its write has no number.
+    """Return the author of a batch in raftlog's own log, as shown to users. ``client_id``: from the
+    batch, or 0 if its write has no number.
     """
     if principal == ANONYMOUS_PRINCIPAL:
         return f"client {client_id} (no principal)" if client_id else "a client (no principal)"

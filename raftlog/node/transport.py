@@ -32,8 +32,8 @@ if sys.platform != "win32":
 
 
 def raise_file_limit() -> None:
-    """Raise the soft limit of open files to the hard limit: it is often 1,024 for programs that use
-    select().
+    """Raise the soft limit of open files to the hard limit; the soft limit is often 1,024, for
+    programs that use select().
     """
     if sys.platform == "win32":
         return
@@ -68,8 +68,8 @@ def connections_allowed(wanted: int) -> int:
 
 
 def lanes_allowed(wanted: int, taken: int, peers: str) -> int:
-    """Return how many of these peers (brokers, clients, watches) may have a lane, a second
-    connection, within the limit of open files.
+    """Return how many of these peers (brokers, clients, watches) may have a lane (a second
+    connection) within the limit of open files.
 
     ``taken`` is the number of file descriptors reserved for connections and other peers' lanes.
     """

@@ -1,9 +1,9 @@
 """Backups: the newest committed state of a running cluster, as one snapshot file
 (raftlog/metadata/snapshot_file.py).
 
-The state is folded from the log, from its start or from the snapshot with which it begins, so that
-writes continue meanwhile. The file is written under a temporary name, read back, checked against
-the state's hash, and only then renamed.
+The state is folded from the log, from its start or from the snapshot with which it begins, while
+writes continue. The file is written under a temporary name, read back, checked against the state's
+hash, and only then renamed.
 """
 
 from __future__ import annotations

@@ -157,8 +157,8 @@ def write_bundle(file: Path, parts: Mapping[str, bytes], created_ms: int) -> Non
 
 @contextmanager
 def read_bundle(file: Path) -> Iterator[Bundle]:
-    """Open a bundle while it is in use. Raises ConfigError for an invalid bundle, also instead of
-    the errors that its content causes in the rules about clusters.
+    """Open a bundle while it is in use. Raises ConfigError for an invalid bundle, even if the error
+    came from the rules about clusters.
     """
     try:
         yield Bundle(file)
@@ -220,7 +220,7 @@ class Bundle:
 def _parts_of(file: Path) -> dict[str, bytes]:
     """Return the parts that are read here, by name.
 
-    Does not use ``tarfile``, which reads headers of any size [11 MB became 2.5 GB]: a bundle has
+    Does not use ``tarfile``, which reads headers of any size (11 MB became 2.5 GB), as a bundle has
     only headers of files.
     """
     parts: dict[str, bytes] = {}

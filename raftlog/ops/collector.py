@@ -51,11 +51,11 @@ T = TypeVar("T")
 LOOK_S = 1.0
 """Default duration of a whole survey, in seconds."""
 GRACE = 0.1
-"""Share of the time for the other nodes once a leader has answered: a hanging node must not delay
-the survey that detects it.
+"""Share of the time for the other nodes once a leader has answered, as a hanging node must not
+delay the survey that detects it.
 """
 PAUSE = 0.5
-"""Pause before a second look, as a share of the time: an election takes less."""
+"""Pause before a second look, as a share of the time; an election takes less."""
 LEADERS_SHARE = 0.4
 """Share of the time for an answering leader to describe the brokers."""
 MAX_ADDRESSES, MAX_BROKERS = 100, 50
@@ -149,7 +149,7 @@ class Collector:
         self, survey: Survey, nodes: Iterable[NodeAt], max_age_ms: int, timeout_s: float
     ) -> list[NodeEvents]:
         """Read the journal of each node, up to ``max_age_ms`` back by the node's own clock. Times
-        are converted to the surveyed cluster's clock if the node's clock differs now.
+        are converted to the surveyed cluster's clock if the node's clock differs from it now.
         """
         ahead_ms = survey.ahead_ms or 0
         found = await asyncio.gather(
@@ -360,8 +360,8 @@ class _Look:
             )
 
     def _learn(self, node: AskedNode) -> None:
-        """Query the voters that a node names, and a leader for the brokers. A leader shortens the
-        wait for silent nodes.
+        """Query the voters that a node names, and a leader for the brokers. Once a leader has
+        answered, the wait for silent nodes is shortened.
         """
         one = node.description
         if one is None:
@@ -469,7 +469,9 @@ def _event(of: Any, one: Any, shift_ms: int) -> NodeEvent:
 
 
 async def _within(seconds: float, asked: Sequence[asyncio.Task[T]]) -> list[T | None]:
-    """Return the results of tasks; None for those that do not end in time, which are cancelled."""
+    """Return the results of tasks; None for those that do not finish in time, which are
+    cancelled.
+    """
     if not asked:
         return []
     done, late = await asyncio.wait(asked, timeout=seconds)
@@ -479,7 +481,9 @@ async def _within(seconds: float, asked: Sequence[asyncio.Task[T]]) -> list[T | 
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task, and wait for its end: no connection may outlive the event loop."""
+    """Cancel a task, and wait until it has finished, as no connection may outlive the event
+    loop.
+    """
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

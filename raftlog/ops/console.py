@@ -101,10 +101,10 @@ Look = Callable[[], Awaitable[bytes]]
 
 
 class Feed:
-    """A feed of documents about the cluster, collected while a subscriber waits, at most once per
+    """A feed of documents about the cluster, made while a subscriber waits, at most once per
     ``pause_s``.
 
-    Nothing is queued: a slow subscriber gets the newest document, and none is collected for a
+    Nothing is queued: a slow subscriber gets the newest document, and no document is made for a
     subscriber that does not read.
     """
 
@@ -180,7 +180,7 @@ class Feed:
 
 
 class Local(NamedTuple):
-    """Access to the node's memory; each function is called once per document."""
+    """Functions that read the node's memory, each called once per document."""
 
     role: str
     node_id: int

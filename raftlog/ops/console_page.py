@@ -33,8 +33,8 @@ MAX_BROKERS = 200
 MAX_TOPICS = 200
 MAX_CONFIGS = 200
 MAX_READ = 5_000
-"""Maximum number of topics that one document reads: beyond it, topics that sort first by name may
-be missing.
+"""Maximum number of topics that are read for one document; if there are more, topics that sort
+first by name may be missing.
 """
 MAX_LINES = 100
 MAX_FINDINGS = 50
@@ -267,7 +267,7 @@ def _line(one: Mapping[str, Any], text: str, until_ms: int) -> Line:
 MAX_CHANGES = 50
 MAX_CHUNKS = 200
 MAX_RECORDS = 500
-"""Maximum number of records that one document decodes: the newest ones."""
+"""Maximum number of records, the newest ones, that are decoded for one document."""
 TEXT_MAX_CHARS = 240
 _UNTOLD = frozenset(
     {
@@ -291,12 +291,12 @@ class RecentChanges:
         self._behind = 0
         """End of the records that were read or skipped, exclusive."""
         self._before = Image()
-        """The previous document's image, which still has the name of a topic that was removed
+        """The previous document's image, which still has the name of a topic that has been removed
         since.
         """
         self._new_names: dict[str, str] = {}
-        """Names of topics created since the previous document, by id: a topic may be removed before
-        the next one.
+        """Names of topics created since the previous document, by id, as a topic may be removed
+        before the next document.
         """
 
     def read(self, newest: Sequence[bytes], until: int, image: Image) -> list[dict[str, Any]]:
@@ -328,8 +328,8 @@ class RecentChanges:
         """Add a row for a record, merged with an earlier row if both are one change.
 
         The partitions of a new topic are merged into the topic's row, and simultaneous changes to
-        partitions into one row (a fenced broker changes hundreds, which would displace the changes
-        made by people). So are repeated puts of a key by a program.
+        partitions into one row (a fenced broker changes hundreds, which would displace the
+        operators' changes). Repeated puts of a key by a program are merged, too.
         """
         last = self._kept[-1] if self._kept else None
         if last is not None and _goes_with(last, header, data):
@@ -690,8 +690,8 @@ class Looker:
         return msgspec.json.encode(cleaned(made))
 
     def _ask_journals(self, survey: Survey) -> None:
-        """Read the journals from time to time, in the background; the last story is shown
-        meanwhile.
+        """Read the journals from time to time, in the background; meanwhile the last story is
+        shown.
         """
         now = asyncio.get_running_loop().time()
         if self._asking is not None:

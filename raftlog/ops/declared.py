@@ -1,12 +1,12 @@
-"""The declared part of a state: topics, configs, access control entries and keys; as a file, as the
-differences between two states, and as the plan that makes a cluster match a file.
+"""The declared part of a state: topics, configs, access control entries and keys; in a file, in the
+differences between two states, and in a plan that makes a cluster match a file.
 
 A file states what must exist. Entities that it does not name stay unchanged: a topic, an entry or a
 key is deleted only if the file has ``absent: true``, and a config is reset only if it is listed
-under ``reset`` (a tool that deleted what its file does not name would delete every other team's
-topics). The parser treats all scalars in the file as text: ``no``, ``010`` and ``1_000`` are config
-values like any other. A duplicate key is an error. Keys that belong to a lease are not declared
-state: their holder puts and deletes them.
+under ``reset``. (A tool that deleted everything that its file does not name would delete every
+other team's topics.) The parser treats all scalars in the file as text: ``no``, ``010`` and
+``1_000`` are config values like any other. A duplicate key is an error. Keys that belong to a lease
+are not declared state: their holder puts and deletes them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Key:
 
 
 Name = str | ConfigOf | Binding
-"""Name of a topic, key or config, or an entry, which is its own name."""
+"""Name of a topic, key or config, or an access control entry, which is its own name."""
 Value = Topic | str | Binding | Key
 Declared = dict[tuple[str, Name], Value]
 """Entities by kind (topic, config, acl, key) and name."""
@@ -213,7 +213,7 @@ def _loaded(text: str, name: str) -> Any:
     import yaml
 
     class Loader(yaml.BaseLoader):
-        """A loader that refuses duplicate keys, and tags, which it would ignore."""
+        """A loader that refuses duplicate keys, and tags, which YAML's would ignore."""
 
         def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
             """Return an object. Raises ConfigError for a tag, such as ``!!binary``."""
@@ -393,16 +393,14 @@ def _key_as_document(value: Value | None) -> dict[str, Any]:
 
 
 def in_words(kind: str, name: Name) -> str:
-    """Return the name of an entity in words."""
+    """Return the name of an entity as text."""
     if isinstance(name, ConfigOf):
         return config_key(*name)
     return acl_in_words(name._asdict()) if isinstance(name, Binding) else name
 
 
 def change_in_words(one: Change, *, with_values: bool) -> str:
-    """Return what changes, in words. ``with_values``: include the values of keys, which may be
-    secrets.
-    """
+    """Describe the change. ``with_values``: include the values of keys, which may be secrets."""
     before, after = one.before, one.after
     if one.kind == "topic":
         return _topic_in_words(before, after)
@@ -506,8 +504,8 @@ def _topic_wanted(name: str, present: Topic, want: Topic, problems: list[str]) -
 def plan_id(plan: Plan, cluster_id: str, generation: int) -> str:
     """Return a short id of exactly these changes, covering both the present and the new values.
 
-    Slow on purpose: the id is printed, and the values of keys may be guessable secrets (the hash of
-    a short value can be found by search).
+    Slow on purpose: the id is printed, and the values of keys may be secrets that are short enough
+    to be found from a fast hash by search.
     """
     found = [[one.kind, one.name, one.before, one.after] for one in plan.changes]
     # Includes the offset of each existing key, which changes if the key is put again.
@@ -520,7 +518,7 @@ _ITEM = re.compile(r"(\w{1,40})\[(\d{1,9})\]", re.ASCII)
 
 
 def named_error(error: ApiError, request: rpc.ApplyPlanRequest) -> ApiError:
-    """Return an error whose message names the plan's item that its field refers to."""
+    """Return the error with a message that names the plan's item to which its field refers."""
     found = _ITEM.match(error.field)
     if found is None or found[1] not in request.DESCRIPTOR.fields_by_name:
         return error
@@ -563,7 +561,7 @@ def request_of(plan: Plan, generation: int, *, validate_only: bool) -> rpc.Apply
 
 
 def _expect(request: rpc.ApplyPlanRequest, name: str, present: Topic | None) -> None:
-    """Make the plan conditional on the topic it was made for, or on its absence if None."""
+    """Make the plan conditional on the topic for which it was made, or on its absence if None."""
     expected = request.expected_topics.add(name=name)
     if present is not None:
         expected.topic_id, expected.num_partitions = bytes.fromhex(present.id), present.partitions

@@ -136,7 +136,7 @@ def report(survey: Survey, findings: Sequence[Finding]) -> DoctorReport:
 
 
 def screen(survey: Survey, findings: Sequence[Finding]) -> str:
-    """Return the report for people: findings, then nodes, as wide as the terminal within bounds."""
+    """Return the report as text: findings, then nodes, as wide as the terminal within bounds."""
     width = screen_width()
     parts = ["\n".join(paragraph(_headline(survey, verdict(findings)), width))]
     parts += [_finding(one, width) for one in findings[:MOST_FINDINGS]]

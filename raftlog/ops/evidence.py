@@ -1,4 +1,4 @@
-"""Evidence about a cluster: its nodes at one time, and a period from its journals and log. Plain
+"""Evidence about a cluster: its nodes at one time, and a period, from its journals and log. Plain
 data, for rules without I/O.
 
 Fields of answers are named as in ``raftlog.wire``, which documents them.
@@ -218,7 +218,7 @@ class NodeReport(msgspec.Struct, frozen=True):
 
     @property
     def room(self) -> str:
-        """Free space in words, such as ``12 of 200 MiB are free``."""
+        """Free space as text, such as ``12 of 200 MiB are free``."""
         free, total = self.node.disk_free_bytes >> 20, self.node.disk_total_bytes >> 20
         return f"{free} of {total} MiB are free"
 
@@ -309,8 +309,9 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def heard_leader(self) -> tuple[int, list[int]]:
-        """Return the leader that does not answer here, and the nodes that follow and reach it; -1
-        if there is none. Of several leaders, the one with the highest epoch.
+        """Return (leader, its followers) for a leader that does not answer here but that other
+        nodes follow and reach; the leader is -1 if there is none. Of several, the one with the
+        highest epoch.
         """
         if self.leader is not None:
             return -1, []
@@ -407,8 +408,8 @@ class Survey(msgspec.Struct, frozen=True):
         )
 
     def unreachable_ms(self, node_id: int) -> int:
-        """Return the longest time in ms for which any other node has had no answer from a voter; 0
-        if all get answers.
+        """Return the longest time in ms for which another node has had no answer from a voter; 0 if
+        all get answers.
         """
         return max(
             (

@@ -69,8 +69,8 @@ class ClusterCursors:
 
 
 def keep_cursor(name: str, source: LogSource, place: Place) -> CursorKeeper:
-    """Make the nodes keep the log for the export at ``place`` from its next offset onwards. Raises
-    ConfigError, ExportError, ApiError.
+    """Make the nodes keep the log, from its next offset onwards, for the export at ``place``.
+    Raises ConfigError, ExportError, ApiError.
     """
     if not isinstance(source, RunningLog):
         raise ConfigError(
@@ -83,7 +83,7 @@ def keep_cursor(name: str, source: LogSource, place: Place) -> CursorKeeper:
 
 
 def _target(place: Place) -> str:
-    """Return the export's location with its host: a path alone is ambiguous on other hosts."""
+    """Return the export's location with its host, as a path alone is ambiguous on other hosts."""
     if isinstance(place, LocalPlace):
         return f"{socket.gethostname()}:{Path(place.directory).absolute()}"
     return str(place)

@@ -32,13 +32,13 @@ from raftlog.ops.evidence import LogPeriod, NodeEvents, Survey, Timeline
 from raftlog.ops.logs import LogSource, begins_late, chunks, open_log, require_node
 
 Period = Callable[[Callable[[], int]], tuple[int, int]]
-"""Function that returns the first and last millisecond of a period; it calls its argument for the
-present time if needed.
+"""Function that returns the first and last millisecond of a period; it calls its argument to get
+the present time if needed.
 """
 JOURNAL_S, LOG_TIMEOUT_S = 2.0, 5.0
 """Timeouts in seconds for a node's journal, and for the leader's answer with a part of the log."""
 MAX_CHANGES, MAX_WRITES = 100_000, 1_000_000
-"""Maximum numbers of changes and writes in a period, of which the newest are kept: nobody would
+"""Maximum numbers of changes and writes in a period, of which the newest are kept, as nobody would
 read a longer story.
 """
 _UNTOLD = frozenset({"client", "client_result", "export_cursor", "kv", "lease"})
@@ -71,7 +71,7 @@ def changes_of_topic_id(
 
 
 def in_words(one: Changed) -> str:
-    """Return a change in one line."""
+    """Return a change as one line of text."""
     fields = field_changes(one.before, one.after)
     text = words(raw(one.before), raw(one.after), fields, one.kind).replace("\n", "; ")
     return f"{text}; {recovery_in_words(decode(one.recovery))}" if one.recovery else text

@@ -2,7 +2,7 @@
 difference.
 
 The committed image must be read *after* the leaders' answers: it then contains everything that a
-leader knows as committed, and a change only in the image is on its way to the leader.
+leader knows as committed, and a change that only the image has is on its way to the leader.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Why(StrEnum):
     LEADER_BEHIND = "leader's image behind"
     """The leader has not applied a committed change."""
     STALE_LEADER = "stale leader"
-    """A broker leads by its own view, but not, or no longer, by the controller's."""
+    """A broker leads according to itself, but not, or no longer, according to the controller."""
     NO_ANSWER = "no answer"
     """The leader did not answer."""
     NO_LEADER = "no leader"
@@ -49,7 +49,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference about one partition. ``text``: a description for people."""
+    """A difference about one partition. ``text``: a description."""
 
     why: Why
     text: str
@@ -313,7 +313,9 @@ def _of_the_leader(
     committed: Partition | None,
     led: pb.LedPartition | None,
 ) -> list[Difference]:
-    """Return the differences of the leader's view, even if that is missing."""
+    """Return the differences between the leader's view, which may be missing, and the committed
+    one.
+    """
     if committed is None:
         return []
     leader = committed.leader

@@ -1,5 +1,5 @@
-"""Sources of a log behind one interface: a running cluster, a stopped node's directory, an export.
-Also the hashes of state and log reported by nodes, against which a replay is checked.
+"""Sources of a log with one interface: a running cluster, a stopped node's directory, an export.
+Also the hashes of state and log that nodes have reported, against which a replay is checked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ POLL_GRACE_S = 2.0
 
 
 class LogSource(Protocol):
-    """A source of a log. The start offset is inclusive, the others are exclusive."""
+    """A source of a log. The start offset is inclusive, the other offsets are exclusive."""
 
     @property
     def cluster_id(self) -> str:
@@ -125,7 +125,7 @@ def open_log(
 
 
 def warn_left_out(log: DirectoryReader) -> None:
-    """Warn about damaged snapshots: the log can still be read, but less of it may be proven
+    """Warn about damaged snapshots: the log can still be read, but less of it may be provably
     committed.
     """
     for what in log.left_out:
@@ -156,7 +156,7 @@ def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterat
 
 
 def begins_late(source: LogSource) -> str:
-    """Return a sentence about a log that does not begin at 0, or "" if it does."""
+    """If the log does not begin at 0, return a sentence about that, else ""."""
     start = source.start_offset
     return (
         f"history begins at offset {start}: earlier records were deleted after a snapshot"
@@ -182,10 +182,10 @@ def _loaded(read: Callable[[int], bytes]) -> Image:
 
 
 class DirectoryLog:
-    """A stopped node's log, of which only the part that the log itself proves is committed.
+    """A stopped node's log, of which only a part is provably committed.
 
-    Proof is a progress record, which contains the high watermark at the time it was written; a log
-    with a single voter is committed to its end.
+    The proof is a progress record, which contains the high watermark at the time it was written;
+    with a single voter the whole log is committed.
     """
 
     def __init__(self, log: DirectoryReader) -> None:
@@ -455,7 +455,7 @@ class RunningLog:
 
 
 ANSWER_WITHIN_S = 2.0
-"""Timeout of each answer in seconds: the export does not wait for slower nodes."""
+"""Timeout of each answer in seconds; the export does not wait for slower nodes."""
 
 
 class _StateHashes:

@@ -1,13 +1,14 @@
 """Plans that move replicas between brokers, to drain brokers or to balance replicas.
 
 A plan is computed from a single image, using the target of each partition that is already moving.
-An interrupted plan therefore continues: it is computed again, and contains the remaining moves.
-Nothing is moved to a broker that is cordoned, fenced, low on space, or being drained.
+An interrupted plan can therefore be continued: it is computed again, and then contains the
+remaining moves. Nothing is moved to a broker that is cordoned, fenced, low on space, or being
+drained.
 
 A throttle is a config of all brokers, so that it also applies to moves that continue without this
-command. When the plan has been carried out, the throttle that was set before is set again, or none;
-if the command ends earlier, it prints how to do that. If another command removes the throttle, it
-is set again before more moves begin.
+command. When the plan has been carried out, the command restores the previous throttle, if any; if
+it ends earlier, it prints how to do that. If another command removes the throttle, it is set again
+before more moves begin.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ ASK_S = 5.0
 an answer.
 """
 ASKED_MAX = 1000
-"""Largest number of moves whose leaders are queried; with more, the remaining bytes are not
-shown.
+"""Largest number of moves for which the leaders are queried; if there are more, the remaining bytes
+are not shown.
 """
 
 
@@ -217,7 +218,7 @@ def _level(
 ) -> tuple[str, int] | None:
     """Move one replica from a broker with many to one with few; return None if none can be moved.
 
-    ``held``: broker id -> its partitions that have not been moved so far.
+    ``held``: broker id -> its partitions that have not been moved yet.
     """
     loaded = sorted(room.sources, key=lambda one: (-room.load[one], one))
     for source in loaded:
@@ -299,7 +300,9 @@ class BytesLeft:
             self.least = min(size_bytes, size_bytes if self.least is None else self.least)
 
     def in_words(self) -> str:
-        """Return the bytes and an estimate of the time in words, or "" if unknown or zero."""
+        """Return a text with the bytes and an estimate of the time, or "" if the bytes are unknown
+        or zero.
+        """
         if not self._now or self._first is None:
             return ""
         first, since = self._first
@@ -312,7 +315,9 @@ class BytesLeft:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The throttle of all brokers: bytes a second by config; a config that is not set is absent."""
+    """The throttle of all brokers, as bytes per second by config; a config that is not set is
+    absent.
+    """
 
     of: Mapping[str, int]
 
@@ -339,11 +344,11 @@ class Rates:
         return f"raftlog configs alter broker '' {' '.join(options)}"
 
     def way_back(self) -> str:
-        """Return, for people, how to return to this throttle."""
+        """Return a text on how to restore this throttle."""
         return f"{'Restore the previous one' if self.of else 'Remove it'}: {self.command()}"
 
     async def replace(self, client: AsyncClient, present: Rates) -> None:
-        """Set this throttle, unless another one than ``present`` is set. Raises ApiError."""
+        """Set this throttle if ``present`` is still set. Raises ApiError."""
         expected = {key: present.of.get(key) for key in THROTTLES}
         try:
             await client.configs.alter(
@@ -383,8 +388,8 @@ class Mover:
         """Create an instance.
 
         ``plan``: called with the image and the brokers that are low on space. ``stalled_s``:
-        seconds without progress after which it gives up. ``report``: called with the progress in
-        words when it has changed. ``throttle``: bytes per second that a broker sends to new
+        seconds without progress after which it gives up. ``report``: called with a text about the
+        progress when that has changed. ``throttle``: bytes per second that a broker sends to new
         replicas, and fetches for them.
         """
         self._client, self._plan, self._throttle = client, plan, throttle

@@ -15,11 +15,11 @@ from raftlog.text import brokers, counted, named, nodes, span
 from raftlog.transport.probe import TlsTrouble
 
 CLOCKS_MS = 1_000
-"""Difference of two clocks in ms that is worth a finding: ten times the response time."""
+"""Difference between two clocks in ms that is worth a finding: ten times the response time."""
 ENDS_SOON_MS = 14 * 86_400_000
 NEARLY_FULL = 0.1
 NEARLY_FULL_BYTES = 20 << 30
-"""Free space that is sufficient however large the disk is, in bytes."""
+"""Free space in bytes that is enough for a disk of any size."""
 _OURS = (
     "Set RAFTLOG_TLS_... to the certificate or token, and the authority, that these nodes accept."
 )

@@ -29,7 +29,7 @@ class Finding:
     """A problem in a cluster."""
 
     code: str
-    """Identifier for programs, which never changes; the sentences may."""
+    """Stable identifier; it never changes, though the sentences may."""
     severity: Severity
     cause: str
     consequence: str
@@ -68,7 +68,7 @@ READY = "ready"
 def unanswering(survey: Survey) -> Iterator[tuple[AskedNode, int]]:
     """Yield the voters that do not answer, with the age of each voter's last fetch, or -1 if it
     never fetched or there is no leader. A voter whose port refuses connections from here and from
-    the leader has ended, however recent its last fetch.
+    the leader has stopped, however recent its last fetch.
     """
     leader = survey.leader
     states = {voter.replica_id: voter for voter in (leader.voters if leader is not None else ())}
@@ -135,7 +135,9 @@ def _found(survey: Survey, reach: Reach, lost: list[AskedNode]) -> str:
 
 
 def ended_first(survey: Survey, missing: list[int]) -> str:
-    """Return a note on ending hanging processes before their replacements can be started."""
+    """Return a note that hanging processes must be killed before their replacements can be
+    started.
+    """
     silent = [
         node.node_id
         for node in survey.nodes
@@ -338,8 +340,8 @@ def _tells_more(node: AskedNode) -> bool:
 
 
 BEHIND_MS = 10_000
-"""A voter counts as behind if it last had the whole log at least this long ago, in ms; a slow disk
-causes milliseconds.
+"""Time in ms since a voter last had the whole log from which it counts as behind; a slow disk
+delays it by milliseconds only.
 """
 
 

@@ -1,4 +1,4 @@
-"""The availability of partitions, determined by querying the leaders named in the metadata: only
+"""The availability of partitions, determined by querying the leaders named in the metadata, as only
 they know it.
 """
 
@@ -16,7 +16,7 @@ from raftlog.metadata.entities import NO_LEADER
 from raftlog.transport.api import Transport
 
 ASK_TIMEOUT_S = 2.0
-"""Timeout of a broker's answer in seconds: a silent broker must not delay the others."""
+"""Timeout of a broker's answer in seconds, as a silent broker must not delay the others."""
 
 
 class Named(NamedTuple):

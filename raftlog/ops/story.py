@@ -49,11 +49,11 @@ def tell(timeline: Timeline) -> Story:
 
 
 def _without_doubles(lines: list[Line], to_ms: int) -> list[Line]:
-    """Return the lines, without those that others explain.
+    """Return the lines, without those that other lines explain.
 
-    A lost link adds nothing if the node's own journal records its stop or pause. Nor do brokers
-    that reach no controller while the controllers report a time without a leader, or a single
-    broker that has a line about its fencing.
+    A lost link is left out if the node's own journal records its stop or pause. So are brokers that
+    reach no controller while the controllers report a time without a leader, and a single broker
+    that has a line about its fencing.
     """
     kept = []
     for line in lines:
@@ -73,8 +73,8 @@ def _without_doubles(lines: list[Line], to_ms: int) -> list[Line]:
 
 def _is_told(line: Line, lines: list[Line], to_ms: int) -> bool:
     """Return whether other lines explain that brokers reached no controller: the fencing of the
-    only broker, or outages covering more than half of the time (controllers that start a minute
-    later also know no leader briefly).
+    only broker, or outages that cover more than half of the time. (Controllers that start a minute
+    later also have no leader briefly.).
     """
     alone_ms = _both_ms(line, line, to_ms)
     if any(
@@ -189,7 +189,7 @@ class ExplainedLine:
     until_ms: int | None
     """The line's end, or None if it is an instant or has no known end."""
     code: str
-    """Identifier for programs, which never changes; ``text`` may."""
+    """Stable identifier; it never changes, though ``text`` may."""
     weight: Weight
     subject: str
     text: str

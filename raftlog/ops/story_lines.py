@@ -36,7 +36,7 @@ class Line:
 
     at_ms: int
     code: str
-    """Identifier for programs, which never changes; ``text`` may."""
+    """Stable identifier; it never changes, though ``text`` may."""
     weight: Weight
     subject: str
     text: str
@@ -47,12 +47,12 @@ class Line:
 
     @property
     def lasted_ms(self) -> int:
-        """Duration in ms; 0 if it is an instant or has no known end."""
+        """Duration in ms; 0 for an instant or if no end is known."""
         return max(0, self.until_ms - self.at_ms) if self.until_ms > 0 else 0
 
 
 def took(ms: int) -> str:
-    """Return a duration in words, such as 120 ms, 9.3 s, 4 min 10 s, 2 h 5 min."""
+    """Return a duration as text, such as 120 ms, 9.3 s, 4 min 10 s, 2 h 5 min."""
     if ms < 1_000:
         return f"{ms} ms"
     if ms < 60_000:
@@ -132,10 +132,10 @@ def until_ms(group: list[Span]) -> int:
 
 
 def for_how_long(group: list[Span], before_ms: int = 0) -> str:
-    """Return text such as ``for 22 s``, or ``for up to 22 s`` if the durations of the ended spans
+    """Return text such as ``for 22 s``, or ``for up to 22 s`` if the durations of the closed spans
     differ.
 
-    ``before_ms``: duration of each before it was detected.
+    ``before_ms``: time for which each span had lasted when it was detected.
     """
     lengths = sorted(one.lasted_ms(0) + before_ms for one in group if one.ended is not None)
     most = "" if took(lengths[0]) == took(lengths[-1]) else "up to "
@@ -235,8 +235,8 @@ def _outage(group: list[Span]) -> Line:
 def _since(earlier: Elected | None) -> Elected:
     """Return the previous election, or a very old one if none is known.
 
-    Earlier events of its leader ended another leadership (otherwise, if a node led, was restarted
-    and led again, there would seem to have been no leader all that time).
+    Earlier events of its leader concern another leadership. (Otherwise, if a node led, was
+    restarted and led again, there would seem to have been no leader all that time.)
     """
     return Elected(0, -1, -1, -1) if earlier is None else earlier
 
@@ -246,10 +246,10 @@ def _begun_ms(
 ) -> tuple[int, bool]:
     """Return the start of the time without a leader, and whether it is known exactly.
 
-    It is known if the old leader resigned, stopped, hung, or was missed. Otherwise it is that
-    leader's last write, until which it certainly led. ``since_ms``: time of the previous election.
-    Earlier events of that leader do not count, nor does its report after its successor's election
-    (a leader that hung reports the loss only once it continues).
+    It is known if the old leader resigned, stopped, hung, or was missed. Otherwise the start is
+    that leader's last write, until which it certainly led. ``since_ms``: time of the previous
+    election. Earlier events of that leader do not count, nor does its report after its successor's
+    election, as a leader that hung reports the loss only once it continues.
     """
 
     def belongs(at_ms: int) -> bool:
@@ -317,7 +317,7 @@ AROUND_MS = 15_000
 session.
 """
 ALONE_MS = 2_000
-"""Minimum time in ms without a controller for which a line is written: a failover takes less."""
+"""Minimum time in ms without a controller for which a line is written; a failover takes less."""
 
 
 def fences(timeline: Timeline) -> Iterator[Line]:
@@ -404,8 +404,8 @@ def _in_words(event: NodeEvent) -> str:
 
 
 def alone(timeline: Timeline) -> Iterator[Line]:
-    """Yield the periods in which brokers reached no controller, one line for overlapping ones. No
-    other node has evidence of dead controllers.
+    """Yield the periods in which brokers reached no controller, one line for overlapping periods.
+    No other node has evidence of dead controllers.
     """
     found = spans(
         timeline,
@@ -478,7 +478,7 @@ SLOW_TOGETHER_MS = 5_000
 
 
 def processes(timeline: Timeline) -> Iterator[Line]:
-    """Yield starts and ends of processes. A crash is known only from the next start."""
+    """Yield starts and stops of processes. A crash is known only from the next start."""
     for node in timeline.nodes:
         for event in node.events:
             if timeline.from_ms <= event.at_ms <= timeline.to_ms:

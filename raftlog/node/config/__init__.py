@@ -1,3 +1,3 @@
-"""The configuration of a node, from one file, the environment and flags; all mistakes are listed at
-once.
+"""The configuration of a node, from one file, the environment and flags; all mistakes are reported
+at once.
 """

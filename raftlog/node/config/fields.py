@@ -76,7 +76,7 @@ class MappedListener:
 class ListenerKey:
     """A key of one listener: ``listener.name.<name in lower case>.<key>``.
 
-    ``listener``: its name in capitals. ``field``: the key's field name in Settings.
+    ``listener``: the listener's name in capitals. ``field``: the key's field name in Settings.
     """
 
     listener: str

@@ -1,6 +1,6 @@
 """Rules between the keys of listeners.
 
-Each rule returns None if another one already reports the mistake.
+Each rule returns None if another rule already reports the mistake.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from raftlog.node.config.fields import PLAINTEXT, SSL
 from raftlog.node.config.settings import Settings
 
 PER_LISTENER = ("tls_certificate_file", "tls_key_file", "tls_ca_file", "ssl_client_auth")
-"""Fields of the keys that can follow ``listener.name.<name>.``."""
+"""Fields of the keys that may be set for one listener, after ``listener.name.<name>.``."""
 TLS_FILES = PER_LISTENER[:3]
 HTTP_NAMES = HTTP, HTTPS = "HTTP", "HTTPS"
-"""Protocols of http.listener; the keys of the HTTPS one follow ``listener.name.https.``."""
+"""Protocols of http.listener; for HTTPS its keys begin with ``listener.name.https.``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Security of all listeners with one name; ``tls`` is None for PLAINTEXT."""
+    """Security of all listeners with the same name; ``tls`` is None for PLAINTEXT."""
 
     tls: TlsFiles | None
     client_auth: str
@@ -46,8 +46,7 @@ class NodeListener:
     """One listener of this node.
 
     ``advertised``: the address for other nodes and clients; port 0 stands for the port actually
-    bound. ``for_nodes``: True if nodes use it, for conversations between nodes; otherwise it serves
-    clients.
+    bound. ``for_nodes``: True if it serves other nodes, False if it serves clients.
     """
 
     name: str
@@ -81,7 +80,9 @@ def _own_address(settings: Settings) -> Iterator[Endpoint]:
 
 
 def _nameless(settings: Settings) -> str:
-    """Return the name of a listener without a configured one: its protocol, as in Kafka."""
+    """Return the name of a listener that has none in the configuration: its protocol, as in
+    Kafka.
+    """
     return SSL if settings.tls_certificate_file else PLAINTEXT
 
 
@@ -122,7 +123,7 @@ def protocol_of(settings: Settings, name: str) -> str:
 
 
 def key_of_listener(settings: Settings, name: str, field: str) -> Any:
-    """Return the value of a key for one listener: its own, or otherwise the node's."""
+    """Return the value of a key for one listener: its own value, or otherwise the node's."""
     for one in settings.listener_name:
         if (one.listener, one.field) == (name, field):
             return one.value

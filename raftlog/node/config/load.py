@@ -61,8 +61,8 @@ def load_config(
 
 
 def _of_the_cluster(key: str) -> str:
-    """Return how to set a key that Kafka has in the brokers' files, too, but raftlog in the log;
-    empty for other keys.
+    """Return how to set a key that Kafka reads from brokers' files but raftlog keeps only in the
+    log; empty for other keys.
     """
     for kind, resource in ((ResourceType.BROKER, 'broker ""'), (ResourceType.TOPIC, "topic NAME")):
         if find(kind, key) is not None:

@@ -73,7 +73,7 @@ class NodeConfig:
     http_tls: TlsFiles | None
     """TLS files of the HTTP listener, or None without TLS."""
     console_token: Path | None
-    """File with the console's token, or None if it needs none."""
+    """File with the console's token, or None if the console needs none."""
     controller: ControllerConfig | None
     broker: BrokerConfig | None
 
@@ -92,8 +92,8 @@ class NodeConfig:
     ) -> QuorumConfig:
         """Return the quorum's configuration. Controllers only.
 
-        ``directory_id``: that of the formatted directory. ``voters``: the initial voter set, as
-        formatted, or None for the configured one.
+        ``directory_id``: the formatted directory's. ``voters``: the initial voter set recorded at
+        formatting, or None for the configured one.
         """
         if self.controller is None:
             raise ValueError(f"node {self.node_id} is a broker: only a controller is in the quorum")
@@ -213,9 +213,7 @@ def _broker(settings: Settings, listener: NodeListener) -> BrokerConfig:
 
 
 def _http_listener(settings: Settings) -> Endpoint | None:
-    """Return the HTTP endpoint; without a host it is on loopback, as its pages are for this
-    host.
-    """
+    """Return the HTTP endpoint. If no host is configured it is on loopback."""
     if not settings.http_listener:
         return None
     one = settings.http_listener[0]

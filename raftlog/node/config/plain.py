@@ -1,8 +1,7 @@
 """Settings from values that already have the right types, as in most configuration files.
 
-This avoids pydantic, whose import takes much of a node's startup time. Any other value, such as a
-number written as text or a mistake, is left to pydantic (``checked``), which converts or reports
-it.
+This avoids pydantic, whose import takes much of a node's startup time. pydantic (``checked``)
+converts or reports any other value, such as a number written as text or a mistake.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every configuration key: its name, type, default, unit, and why one would change it.
+"""Every configuration key: its name, type, default, unit, and reasons to change it.
 
 A field's name with dots for underscores is its key (Kafka's, if Kafka has one); ``RAFTLOG_`` and
 the name in capitals is its environment variable. ``raftlog config keys`` prints this file as a
@@ -55,7 +55,7 @@ def _key(default: Any, doc: str, *, unit: str = "", roles: tuple[str, ...] = BOT
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of all keys, given or default, before they are checked against each other.
+    """The values of all keys, given or default, before the rules between them are checked.
 
     A class attribute is the key's default.
     """

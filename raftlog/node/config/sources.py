@@ -42,7 +42,7 @@ PROCESS_VARIABLES = frozenset({"RAFTLOG_NATIVE_CODEC", CUTS_VARIABLE, PARENT_VAR
 LISTENER_KEY = "listener.name"
 """Prefix of the keys of single listeners; the listener's name follows."""
 MAX_FILE_BYTES = 1 << 20
-"""Size in bytes far above that of any configuration: a larger file is not one."""
+"""Maximum size of a configuration file, in bytes, far above any real one."""
 _SHOWN_CHARACTERS = 200
 
 _KEY_OF_ENV = {variable: key for key, variable in ENV_OF_KEY.items()}
@@ -63,8 +63,8 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
     """Yield the dotted keys of nested tables; quoted dotted keys are unchanged, so both TOML forms
     are equivalent.
 
-    An empty table is a value, unless it could contain keys: otherwise an unknown key with an empty
-    table would be overlooked.
+    An empty table is a value, unless it could contain keys, so that an unknown key with an empty
+    table is not overlooked.
     """
     for name, value in table.items():
         key = f"{prefix}{name}"

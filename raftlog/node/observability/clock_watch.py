@@ -1,4 +1,4 @@
-"""A check of this node's wall clock, which reports an error in the log and in the journal."""
+"""A check of this node's wall clock, which reports a deviation in the log and in the journal."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ LAG_MEASURED_EVERY_S = 0.25
 
 
 class LoopLag:
-    """The lag of the event loop: how long a due timer waits for other callbacks, measured four
+    """The lag of the event loop: for how long a due timer waits for other callbacks, measured four
     times a second.
 
     A node runs entirely on one loop, so the lag is part of every latency of the node.

@@ -1,8 +1,8 @@
 """Limits on HTTP connections, and their client certificates, which uvicorn lacks.
 
-A health check always gets a connection, however many silent ones other clients hold open. No
-request may cause a traceback, or a log line each time: uvicorn and h11 raise if a request ends in
-the middle, and respond to an invalid request even after a response has been sent.
+A health check always gets a connection, however many silent connections other clients hold open. No
+request may cause a traceback, or a log line each time. (uvicorn and h11 raise if a request stops in
+the middle, and respond to an invalid request even after a response has been sent.)
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from raftlog.logger import get_logger
 log = get_logger(__name__)
 
 SEND_BUFFER_BYTES = 128 << 10
-"""Unread bytes of a response that the kernel accepts: with a small buffer, a client that stops
-reading is noticed.
+"""Unread bytes of a response that the kernel accepts; small, so that a client that stops reading is
+noticed.
 """
 MAX_LOGGED_KINDS = 64
 """Maximum number of internal errors that are logged with a traceback, each once."""
@@ -94,8 +94,8 @@ def bounded_protocol(
 ) -> type[H11Protocol]:
     """Return uvicorn's protocol for one server, with both limits.
 
-    The newest connection is always accepted, and the oldest one is closed for it: a probe sends at
-    once and is served before it is old.
+    The newest connection is always accepted, and the oldest one is closed to make room: a probe
+    sends at once and is served before its connection is old.
     """
     # In the order in which they were opened.
     open_connections: dict[H11Protocol, None] = {}

@@ -1,8 +1,8 @@
 """Access rules for HTTP.
 
-A web page of a stranger could read responses under its own host name, as that name can be made to
-resolve to this host. So a request over plain HTTP must name the node by an IP address or by one of
-the node's own names. With TLS the certificate limits the names.
+A stranger's web page could read responses under its own host name by making that name resolve to
+this host (DNS rebinding). So a request over plain HTTP must name the node by an IP address or by
+one of the node's own names. With TLS the certificate limits the names.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The HTTP server of a node, in its event loop: /metrics, /livez, /readyz with its reason, and a
-page for people.
+status page.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Ready = Callable[[], tuple[bool, str]]
 """Function that returns whether the node is ready, and why: the obstacle or the node's role."""
 
 Status = Callable[[], Mapping[str, object]]
-"""Function that returns the values for the page for people, by name."""
+"""Function that returns the values for the status page, by name."""
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -152,7 +152,7 @@ class HttpServer:
             await serving
 
     def application(self) -> Starlette:
-        """Return the application itself, for tests and for mounting it elsewhere."""
+        """Return the application itself, for tests, or to mount it elsewhere."""
         routes = [
             Route("/metrics", self._guarded(self._metrics)),
             # Open to everybody, under any name: it reveals nothing.
@@ -180,8 +180,8 @@ class HttpServer:
         return guarded
 
     def _guarded(self, answer: Answer) -> Answer:
-        """Return a page that, with TLS, requires a client certificate with access. Health checks,
-        which come from an orchestrator, have none.
+        """Return a page that, with TLS, requires a client certificate with access. Not for health
+        checks: orchestrators send them without a certificate.
         """
 
         async def guarded(request: Request) -> Response:

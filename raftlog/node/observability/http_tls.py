@@ -1,7 +1,7 @@
 """HTTP over TLS: a listener that passes each connection to uvicorn after the handshake.
 
 Uvicorn itself can neither change the certificate after startup nor limit handshakes: a silent
-connection would stay in the handshake for a minute, without being counted.
+connection would stay in the handshake for a minute without being counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The journal of one node: events in memory and in files, which a thread writes.
 
-The event loop never waits: an event is added to a queue. A full, broken or hung disk costs lines of
-the journal; what that disk means for the log is decided by the log's storage.
+The event loop never waits: an event is added to a queue. A full, broken or hung disk costs only
+lines of the journal; the storage of the log handles such a disk separately.
 
 The files are JSON lines, and can be read while the node runs. A crash may tear the last line, and a
 reader may open files between two renames: readers skip anything that is not an event, and use each
@@ -69,7 +69,7 @@ class Kind(StrEnum):
 
 
 class About(NamedTuple):
-    """A kind of event: the types of its details, and its meaning."""
+    """The description of a kind of event: the types of its details, and its meaning."""
 
     details: Mapping[str, type[str] | type[int] | type[bool]]
     meaning: str
@@ -170,9 +170,9 @@ class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event of one node.
 
     ``seq`` grows by one with each event of a data directory, across restarts. ``at_ms``: the node's
-    time, which is the quorum's if the node knows it. ``repeats``: the number of equal events since
-    the last line of this kind that have no line of their own. ``left_out``: the number of events
-    before this one that have no line, as there were too many.
+    time, which is quorum time if the node knows that. ``repeats``: number of equal events since the
+    last line of this kind that have no line of their own. ``left_out``: number of earlier events
+    without a line, because there were too many.
     """
 
     seq: int
@@ -281,8 +281,8 @@ TEXT_MAX_CHARS = 500
 SAME_MS = 60_000
 """Time within which a repetition of the newest event is only counted, in ms."""
 PER_S, BURST = 5, 200
-"""Limits on events per second and in a burst: a flapping node must not push the first cause out of
-the ring.
+"""Limits on events per second and in a burst: a flapping node must not push the original cause out
+of the buffer.
 """
 CLOSE_S = 2.0
 
@@ -291,7 +291,7 @@ class Journal(Protocol):
     """The interface through which a node records events."""
 
     def note(self, kind: Kind, **details: Value) -> None:
-        """Record an event, and return at once. ``details``: those of the kind."""
+        """Record an event, and return at once. ``details``: the details that the kind requires."""
 
 
 class NoJournal:
@@ -307,7 +307,7 @@ NO_JOURNAL = NoJournal()
 class RecentEvents:
     """The newest events of one node, without I/O; repetitions are only counted.
 
-    ``written``: called with each event that gets a line.
+    ``written``: called with each event that gets a line of its own.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ class RecentEvents:
         """``before``: earlier events of the directory, oldest first."""
         self._node_id, self._role = node_id, role
         self.time_ms, self._written = wall_clock_ms, written
-        """Function that returns the time: the node's own until the quorum's time is known."""
+        """Function that returns the time: the node's own until quorum time is known."""
         self._events = deque(before or [], maxlen=KEPT_EVENTS)
         self._seq = self._events[-1].seq + 1 if self._events else 1
         self._newest: tuple[Kind, dict[str, Value], int] | None = None
@@ -354,8 +354,8 @@ class RecentEvents:
         self._written(event)
 
     def since(self, at_ms: int, after_seq: int, limit: int) -> tuple[list[NodeEvent], bool]:
-        """Return at most ``limit`` events from a time on with a higher number, oldest first, and
-        whether there are more.
+        """Return at most ``limit`` events, oldest first, from a time onwards with numbers above
+        ``after_seq``, and whether there are more.
         """
         found = [one for one in self._events if one.at_ms >= at_ms and one.seq > after_seq]
         return found[:limit], len(found) > limit
@@ -386,7 +386,7 @@ class NodeJournal:
         self._thread: threading.Thread | None = None
         self._encode = msgspec.json.Encoder().encode
         self.dropped = 0
-        """Number of events since startup that are in no file."""
+        """Number of events since startup that were not written to a file."""
         before: list[NodeEvent] = []
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -398,14 +398,14 @@ class NodeJournal:
             node_id, role, wall_clock_ms=wall_clock_ms, written=self._put, before=before
         )
         self.after = _after(before)
-        """How the previous process ended, as in ``Kind.STARTED``."""
+        """How the previous process stopped, as in ``Kind.STARTED``."""
 
     def note(self, kind: Kind, **details: Value) -> None:
         """See ``Journal``."""
         self.recent.note(kind, **details)
 
     def close(self) -> None:
-        """Write the queued events, within ``CLOSE_S``: a disk may hang."""
+        """Write the queued events, in at most ``CLOSE_S``, as a disk may hang."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout=CLOSE_S)

@@ -10,7 +10,7 @@ from raftlog.errors import ApiError, ErrorCode
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_MS = 10 * 60 * 1000
 MAX_MS = 24 * 3600 * 1000
-"""Longest duration of a changed level, in ms: debug lines fill disks."""
+"""Maximum duration of a changed level, in ms, as debug lines fill disks."""
 
 
 class LogLevel:

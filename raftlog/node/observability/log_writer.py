@@ -1,7 +1,7 @@
 """A thread that writes log lines a moment later.
 
-Formatting a line takes as long as a message to a follower, and an election logs several lines
-before the first write.
+Formatting a line takes as long as sending a message to a follower, and an election logs several
+lines before the first write.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from raftlog.logger import get_logger
 log = get_logger(__name__)
 
 LATER_S = 0.02
-"""Delay of the writes, in seconds: by then a group of lines is complete, and the work that follows
-it done.
+"""Delay of the writes, in seconds: by then a group of lines is complete, and the work that caused
+them is done.
 """
 WAITING_LINES_MAX = 10_000
 """Maximum number of queued lines: if the reader of the log hangs, lines are dropped, and the node
@@ -33,8 +33,8 @@ class LogWriter(logging.Handler):
     """A log handler that passes records to other handlers, in order, on a separate thread, as their
     outputs may hang.
 
-    An error, and all lines before it, is written before the caller continues; so is a library's
-    line, which is formatted in the context of its caller. When the process ends, ``logging``
+    An error and all lines before it are written before the caller continues, as is a library's
+    line, because it is formatted in the context of its caller. When the process ends, ``logging``
     flushes the queued lines.
     """
 
@@ -121,7 +121,7 @@ class LogWriter(logging.Handler):
 
 def _is_urgent(record: logging.LogRecord) -> bool:
     """Return whether a record is an error, is from a library, or has an exception, whose traceback
-    is only available now.
+    is available only now.
     """
     line = record.msg
     return record.levelno >= logging.ERROR or not isinstance(line, dict) or "exc_info" in line

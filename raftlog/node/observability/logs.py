@@ -1,4 +1,4 @@
-"""Structured logs on stderr: for people on a terminal, JSON otherwise. Lines from libraries have
+"""Structured logs on stderr: readable text on a terminal, JSON otherwise. Lines from libraries have
 the same form.
 """
 
@@ -127,12 +127,12 @@ def _writers() -> list[LogWriter]:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for gRPC's lines with a traceback for which there is no remedy.
+    """Return False for lines of gRPC with a traceback that call for no action.
 
     One case: a peer has closed a call that was being answered, and gRPC's server logs the failed
-    batch before it learns of that. Another case: a process has, or had, several event loops, and
-    gRPC's pollers of two loops woke for one byte, so one found it gone; or an event was left for a
-    closed loop.
+    batch before it notices. Another case: a process has, or had, several event loops, and gRPC's
+    pollers of two loops woke for the same byte, so one of them found nothing; or an event was left
+    for a closed loop.
     """
     if record.exc_info is None:
         return True
@@ -147,7 +147,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 def _harmless(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Make strangers' text harmless for a terminal. JSON is escaped anyway."""
+    """Make text from strangers harmless for a terminal. JSON is escaped anyway."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = printable(value, keep="\n\t" if name in _LONG else "")

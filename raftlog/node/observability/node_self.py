@@ -106,7 +106,7 @@ class NodeSelf:
         self._telling = asyncio.create_task(self._find_version(), name="version")
 
     def stopped(self, reason: str, *, clean: bool) -> None:
-        """Record that the node ends; only the first reason is kept."""
+        """Record that the node stops; only the first reason is kept."""
         if not self._stopped:
             self._stopped = True
             self.journal.note(Kind.STOPPED, reason=reason, clean=clean)

@@ -133,8 +133,8 @@ def add_certificate_metrics(metrics: MetricsRegistry, ends: Callable[[], datetim
 def add_disk_metrics(
     metrics: MetricsRegistry, directory: Path, busy_s: Callable[[], float]
 ) -> None:
-    """Add the disk of a node's log directory. ``busy_s`` returns how long the current sync has
-    lasted.
+    """Add the disk of a node's log directory. ``busy_s`` returns the duration so far of the current
+    sync.
 
     If the disk hangs, the values are those of the last scrape.
     """

@@ -1,7 +1,7 @@
-"""One node's metrics, read at each scrape: no cost on a hot path except :meth:`Latency.observe`.
+"""One node's metrics, read at each scrape, so that hot paths pay only for :meth:`Latency.observe`.
 
-Names are Kafka's (its MBean's type, then the metric, in snake case), so that dashboards and habits
-carry over; metrics that Kafka does not have begin with ``raftlog_``. If Prometheus has a rule, it
+Names are Kafka's (its MBean's type, then the metric, in snake case), so that dashboards can be
+reused; metrics that Kafka does not have begin with ``raftlog_``. Where Prometheus has a rule, that
 takes precedence: times are in seconds, and Kafka's ``…Count`` is a plural, because only a histogram
 has a ``…_count``.
 """
@@ -38,7 +38,7 @@ class _Collected(Collector):
         yield from self._collect()
 
     def describe(self) -> list[Metric]:
-        """Return no families: describing would collect before the node is up."""
+        """Return no families, as describing would collect before the node is up."""
         return []
 
 
@@ -61,7 +61,7 @@ class MetricsRegistry:
             GCCollector(registry=self.registry)
 
     def collect(self, collect: Callable[[], Iterable[Metric]]) -> None:
-        """Add metric families that are created at each scrape, for several families from one
+        """Add a function that creates metric families at each scrape, e.g. several from one
         reading.
         """
         self.registry.register(_Collected(collect))

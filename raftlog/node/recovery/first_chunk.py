@@ -1,5 +1,5 @@
-"""The first records of a log after an event without a vote: an unsafe recovery, or a restore from a
-backup.
+"""The first records of a log after an event that no quorum voted on: an unsafe recovery, or a
+restore from a backup.
 
 The chunk has two control batches: a RecoveryRecord that describes the event, and a VotersRecord
 with the new voters.
@@ -25,7 +25,7 @@ def beginning_chunk(
     epoch: int,
     timestamp_ms: int,
 ) -> bytes:
-    """Return the chunk. It is durable entirely or not at all, as it is one write.
+    """Return the chunk. As it is one write, it becomes durable entirely or not at all.
 
     The same arguments give the same bytes.
     """

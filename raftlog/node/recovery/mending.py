@@ -1,23 +1,23 @@
 """The loop of a controller that mends its log, and its decisions, without I/O: which records are
-missing, and which records of other controllers are exactly the same.
+missing, and which records of other controllers are certain to be the same.
 
-A leader writes one batch at an offset in its epoch, and never another: (offset, epoch) identifies a
-batch forever, on any disk, even if it was truncated later. And if two logs have the same batch,
-they are equal below it (log matching, Raft section 5.3). So a log is determined from its end:
+In its epoch, a leader never writes two different batches at one offset: (offset, epoch) identifies
+a batch forever, on any disk, even if it was truncated later. If two logs have the same batch, they
+are also equal below it (log matching, Raft section 5.3). So the log can be determined from its end:
 
 * The mark of the last write tells where the log ended, and in which epoch: that record is certain.
-* If a record of an epoch is certain, every batch of this epoch below it is.
-* If the first batch of an undamaged log is certain, so is the record before it, whose epoch that
-  log knows even if retention has deleted it.
-* If a batch of a *section* is certain, all of the section below it is. A section is a set of
-  batches that a log had at one time. A hole in a write-ahead log may have been a truncation, so it
-  separates the batches before it from those after it (otherwise a truncated batch might be restored
-  in place of the one that was acknowledged later).
+* If a record of an epoch is certain, so is every batch of this epoch below it.
+* If the first batch of an undamaged log is certain, so is the record before it: that log knows its
+  epoch even if retention has deleted it.
+* If a batch of a *section* is certain, so is everything below it in the section. A section is a set
+  of batches that a log had at one time. A hole in a write-ahead log may hide a truncation, so it
+  separates the batches before it from those after it. (Otherwise a truncated batch might be
+  restored in place of the one that was acknowledged later.)
 
-Uncertain batches are not used, and batches that no controller has are waited for.
+Uncertain batches are not used; if no controller has a batch, mending waits for it.
 
-A snapshot is a state that was committed. The log may begin at its end if the record before that is
-certain, or if the log ends there or earlier, as the log then contains no later decision.
+A snapshot is a committed state. The log may begin at a snapshot's end if the record before that is
+certain, or if the log itself ends there or earlier and so contains no later decision.
 
 Why: docs/decisions/039-a-damaged-log-is-mended.md
 """
@@ -55,7 +55,7 @@ class Span(NamedTuple):
 
 
 Section = Sequence[Span]
-"""Ascending spans of a log, all of which it had at one time."""
+"""Ascending spans of a log, all of which the log had at one time."""
 
 
 class Piece(NamedTuple):
@@ -162,8 +162,8 @@ class DamagedLog:
         yield from (piece for piece in self._certain if piece.source == source)
 
     def missing(self, have: Iterable[tuple[int, int]] = ()) -> list[tuple[int, int]]:
-        """Return the offsets [begin, end) of the log that are neither certain and intact on its own
-        disk, nor in ``have``, the ranges fetched meanwhile.
+        """Return the ranges [begin, end) of offsets that are neither certain and intact on its own
+        disk nor in ``have``, the ranges fetched meanwhile.
         """
         own = [(piece.base, piece.end) for piece in self.certain()]
         return gaps(self.start_offset, self.end_offset, [*own, *have])
@@ -192,8 +192,8 @@ class DamagedLog:
     ) -> tuple[str, SnapshotId] | None:
         """Return the snapshot to fetch and its source, or None.
 
-        One is needed if a snapshot is missing, or records that no controller has. It is the lowest
-        one with which the log may begin.
+        One is needed if a snapshot is missing, or if no controller has some of the records. It is
+        the lowest one with which the log may begin.
         """
         have = list(have)
         nowhere = self.missing([*have, *((one.base, one.end) for one in self.wanted(have))])
@@ -345,7 +345,7 @@ class Answered(NamedTuple):
     data: bytes = b""
     """Batches of the section, or bytes of the snapshot."""
     log_start: SnapshotId | None = None
-    """Id of a snapshot that ends at the start of its log, if that is undamaged."""
+    """Id of a snapshot that ends at the start of the controller's log, if that is undamaged."""
 
 
 Ask = Callable[[str, Request], Awaitable[Answered]]
@@ -371,14 +371,14 @@ DAMAGED_LOG = "the log of this controller is damaged"
 
 
 class MendingState(NamedTuple):
-    """The state of a damaged controller, for people."""
+    """The state of a damaged controller, for operators."""
 
     missing: Sequence[tuple[int, int]] = ()
     """Offsets [begin, end) of the missing records."""
     asked: Sequence[str] = ()
     """Addresses of the other controllers."""
     failures: Mapping[str, str] = MappingProxyType({})
-    """Why a controller could not help in the last round, by address."""
+    """Address -> why that controller could not help in the last round."""
     lacks: str = ""
     """Text about the missing data, or empty if nothing is missing that can be fetched."""
     why: str = ""
@@ -403,7 +403,7 @@ class Mending:
         self.log, self.got = log, Got()
         self._sources, self._ask, self._snapshots = sources, ask, snapshots
         self.failures: dict[str, str] = {}
-        """Why a controller could not help in the last round, by address."""
+        """Address -> why that controller could not help in the last round."""
 
     @property
     def state(self) -> MendingState:
@@ -419,8 +419,8 @@ class Mending:
         """Repeat rounds until nothing is missing; then return True.
 
         After each round that leaves data missing, ``go_on`` is called with a text about that data.
-        It waits before the next round, or returns False to end this method, which then returns
-        False.
+        ``go_on`` waits before the next round and returns True, or returns False, which this method
+        then also returns.
         """
         while lacks := await self._round():
             if not await go_on(lacks):
@@ -428,7 +428,7 @@ class Mending:
         return True
 
     async def _round(self) -> str:
-        """Send requests to all controllers once. Return what is still missing, for people."""
+        """Send requests to all controllers once. Return a text about what is still missing."""
         self.failures = {}
         missing = self.missing
         for source in self._sources if missing or self.log.lacks_snapshot else ():

@@ -1,14 +1,14 @@
-"""A new cluster from an old state: a data directory that begins with a snapshot, with another
-cluster id or, if the old controllers are lost, with the same one.
+"""A new cluster from an old state: a data directory that begins with a snapshot, with a new cluster
+id or, if the old controllers are lost, with the same id.
 
 The log is derived from the state alone, so all nodes restored from one state have equal logs, and
 any majority of them may lead. Its first leader chooses its generation: two clusters restored from
 one state have two generations. The identity is renamed into place last, as when formatting: an
 interrupted restore leaves no valid data directory, and can be run again.
 
-A cluster that keeps its id keeps its brokers, too: their directories belong to a generation from
+A cluster that keeps its id also keeps its brokers: their directories belong to a generation from
 which the new log descends, as after an unsafe recovery. Its epochs begin far above those of the
-state, as later records, and votes, had higher epochs.
+state, because later records and votes had higher epochs.
 """
 
 from __future__ import annotations

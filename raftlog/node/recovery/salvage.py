@@ -3,7 +3,7 @@ that replaces the damaged one.
 
 RocksDB is opened on links to its tables only, and the write-ahead logs are read separately: a
 damaged record in them is a hole, in which anything may have been written. A damaged block of a
-table hides only its own chunks.
+table costs only its own chunks.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class Salvage:
     state: LogState
     contents: Sequence[Sequence[Stretch]]
     end: LogEnd
-    """Where the log ended, according to the mark of its last write."""
+    """End of the log, according to the mark of its last write."""
     snapshots: dict[SnapshotId, int]
     """Sizes of the intact snapshots, in bytes."""
     snapshot_bytes: Callable[[SnapshotId, int, int], bytes]
     """Function that reads a snapshot from a position onwards, up to a number of bytes."""
     why_not: str = ""
-    """Why this log cannot be mended itself, although it can help others; empty if it can."""
+    """Why this log itself cannot be mended, although it can help others; empty if it can."""
 
     @property
     def is_whole(self) -> bool:
@@ -262,8 +262,8 @@ def _sections(
     """Return the chunks of each section, oldest first, and the end of the log after the last write,
     or None if there is no write.
 
-    ``chunks``: those in the tables; together with the writes up to the first hole they are the
-    first section.
+    ``chunks``: the chunks in the tables; together with the writes up to the first hole they form
+    the first section.
     """
     sections: list[dict[int, bytes]] = [chunks]
     begun, end = False, None

@@ -1,10 +1,10 @@
 """Unsafe recovery: a lost quorum continues from one of its directories.
 
-It is offline, and an operator's decision: no rule of Raft permits it. Committed records that are
-not in this directory are lost; uncommitted ones in it become committed. The log's next leader
-begins another generation, by which all readers of the old history detect the change. The order of
-the writes makes an interrupted recovery harmless: until the last write the directory has its old
-voters, and leads no quorum; the recovery can simply be repeated.
+It happens offline, and is an operator's decision: no rule of Raft permits it. Committed records
+that are not in this directory are lost; uncommitted records in it become committed. The log's next
+leader begins another generation, by which all readers of the old history detect the change. The
+order of the writes makes an interrupted recovery harmless: until the last write the directory has
+its old voters and leads no quorum, so the recovery can simply be repeated.
 
 Why: docs/decisions/016-leader-epoch-ranges.md
 """
@@ -133,12 +133,12 @@ async def begin_anew(
 
 
 def _next_epoch(before: Survivor) -> int:
-    """Return an epoch above all that this directory knows, except a vote near the end of the
-    epochs.
+    """Return an epoch above all that this directory knows, ignoring a vote close to the highest
+    possible epoch.
 
-    Elections alone never reach such an epoch: the vote was forged, and no record in this directory
-    has that epoch, so as far as it can prove no node led it. Raises ConfigError if the log itself
-    leaves no room.
+    Elections never reach such an epoch, so the vote was forged, and no record in this directory has
+    that epoch, so nothing shows that a node led in it. Raises ConfigError if the log itself leaves
+    no room.
     """
     highest = max(before.epoch, before.last_epoch)
     if highest + EPOCHS_SKIPPED > MAX_EPOCH:

@@ -1,19 +1,19 @@
-"""The starts of the voters' data directories, by which a copied or restored directory is
-distinguished from the one that has made promises.
+"""The starts of the voters' data directories, which distinguish a copied or restored directory from
+the one that has made promises.
 
-Theory of operation. A voter is a node id and a directory id, and both are copied with a directory.
-So each start on a directory is counted and draws a random number, its *nonce*, and the directory
-remembers the last ones. A node sends its start in the first Fetch of an epoch, with a vote request,
-and with a vote. The others remember, durably, the newest start of each voter's directory; a leader
-passes on the starts that it knows. If a directory does not itself remember a start that others
-know, it was restored from a copy older than that start: it has forgotten its later promises. Its
-votes do not count, and a leader does not serve it.
+Theory of operation. A voter is a node id and a directory id, and copying a directory copies both.
+So each start on a directory gets a number and a random *nonce*, and the directory remembers the
+last ones. A node sends its start in the first Fetch of an epoch, with a vote request, and with a
+vote. The others remember, durably, the newest start of each voter's directory; a leader passes on
+the starts that it knows. If a directory does not remember a start that others know, it was restored
+from a copy older than that start and has forgotten its later promises. Its votes do not count, and
+a leader does not serve it.
 
-Only a leader sees two more signs, in its own epoch: a newer start acknowledges less than the
-previous one did; and another process with the same directory still fetches.
+A leader can see two more signs, in its own epoch: a newer start acknowledges less than the previous
+one did, or another process with the same directory still fetches.
 
-A leader's refusal ends the refused process. The next start on that directory counts as the same one
-until a leader serves it: no refused start makes a copy newer than its original. For the same reason
+A refused process exits. The next start on that directory counts as the same one until a leader
+serves it, so that a refused start cannot make a copy newer than its original. For the same reason
 the start in a pre-vote request is compared, but not remembered.
 
 Why: docs/decisions/038-a-copied-directory-is-noticed.md

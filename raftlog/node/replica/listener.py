@@ -66,7 +66,7 @@ class ReplicaListener(Protocol):
 log = get_logger(__name__)
 
 LOG_INTERVAL_S = 10.0
-"""Shortest time between two log lines about one kind of refused message, in seconds: a stranger
+"""Shortest time between two log lines about one kind of refused message, in seconds, as a stranger
 that reaches the port must not fill the disk.
 """
 

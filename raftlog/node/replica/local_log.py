@@ -1,9 +1,9 @@
-"""The log of one node: its end in memory, all of it in the store, the newest chunks about to be
-written.
+"""The log of one node: all of it in the store, its end also in memory, with the newest chunks about
+to be written.
 
-*Overlap*: when the leader appends, the parked fetches are answered at once, from memory, and its
-own disk write follows one iteration of the loop later, so that the followers' disks work in
-parallel with the leader's.
+*Overlap*: when the leader appends, it answers the parked fetches at once, from memory, and writes
+to its own disk one iteration of the loop later, so that the followers' disks work in parallel with
+its own.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ class LocalLog:
         return self._store.batch_before(end_offset)
 
     def committed_above(self, end_offset: int) -> int:
-        """Return the highest offset (exclusive) that, according to records at or above
-        ``end_offset``, is committed; or ``end_offset`` if they report none above it.
+        """Return the highest committed offset (exclusive) that records at or above ``end_offset``
+        report, or ``end_offset`` if they report none above it.
 
         Reads at most PROOF_MAX_BYTES of the log. Raises CorruptLogError.
         """

@@ -18,8 +18,8 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 class FetchAddresses:
     """Addresses from which replicas fetch: one entry per live link.
 
-    Other nodes know no address of a node that is not a voter (without this record, a second node
-    with the same id could not be located).
+    Other nodes have no address for a node that is not a voter; without this record, a second node
+    with the same id could not be located.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class FetchAddresses:
 
     def others(self, link: Link, replica_id: int, directory_id: str, nonce: int) -> bool:
         """Return whether this replica also fetches on another link, with a start that is not known
-        to be this one (an observer that becomes a voter opens another link).
+        to be the same. (An observer that becomes a voter opens another link.)
         """
         return any(
             one is not link and fetching == (replica_id, directory_id) and start != nonce
@@ -102,7 +102,7 @@ class PeerAcceptor:
         self._fetch_addresses = fetch_addresses
         self._directory_id: str | None = None
         self._spare_endpoint = ""
-        """Texts in the last Fetch that was within the limits: equal ones are not checked again. No
+        """Texts in the last Fetch that was within the limits; equal texts are not checked again. No
         other field of a Fetch has a limit.
         """
 

@@ -1,5 +1,5 @@
 """The dialing side of the links between quorum nodes: requests, responses, and the proof that a
-peer is gone.
+peer's process is gone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PeerReach:
 
 
 MAX_PATIENCE_FACTOR = 8
-"""Longest patience, in multiples of the initial one: a slower link is useless to a quorum."""
+"""Longest patience, as a multiple of the initial one; a slower link is useless to a quorum."""
 
 
 class Silence:
@@ -49,9 +49,9 @@ class Silence:
 
     A keepalive detects the loss of a host or of a whole connection, but not a single stream that
     carries nothing, nor a process that has lost the stream. The patience doubles with each
-    abandoned link, and is at least twice the last response time: a slow link, or an absent peer, is
-    not dialed again and again. A request costs one comparison; a timer runs while a response is
-    due.
+    abandoned link, and is at least twice the last response time, so that a slow link or an absent
+    peer is not dialed again and again. A request costs one comparison; a timer runs while a
+    response is due.
     """
 
     def __init__(self, patience_s: float, silent: Callable[[], None]) -> None:
@@ -238,8 +238,8 @@ PROBES_MAX = 50
 """Maximum number of probes of a dying process.
 
 After its streams have broken it still accepts connections for some milliseconds, until the kernel
-closes its listening socket: so the first probe is not conclusive. The second follows soon, as there
-is no leader meanwhile; later ones follow at growing intervals.
+closes its listening socket, so the first probe is not conclusive. The second one follows soon, as
+there may be no leader meanwhile; later ones follow at growing intervals.
 """
 _REFUSALS = {
     int(ErrorCode.INCONSISTENT_CLUSTER_ID): "it refuses this node, which belongs to another cluster"
@@ -251,8 +251,8 @@ _REFUSALS = {
     int(ErrorCode.INVALID_VOTER_KEY): "it runs with another data directory than the voter that this"
     " node knows, so it does not vote (INVALID_VOTER_KEY)",
 }
-"""Errors whose sender does not count as reached (otherwise a node of another cluster, or a voter
-whose disk was replaced, would report that enough voters for an election can be reached).
+"""Errors whose sender does not count as reached. (Otherwise it would look as if enough voters for
+an election could be reached, although one belongs to another cluster or has a replaced disk.)
 """
 
 
@@ -269,8 +269,8 @@ class PeerListener:
         """Process a new control link."""
 
     def gone(self, peer_id: int) -> None:
-        """Process the end of a peer: a link broke and a raw connect was refused, so no process
-        listens there.
+        """Process proof that a peer's process is gone: a link broke and a raw connect was refused,
+        so no process listens there.
         """
 
 
@@ -278,8 +278,8 @@ class PeerLink:
     """The dialing side of one conversation with one peer.
 
     Responses on an earlier link cannot reach the replica. For a silent link a second one is dialed,
-    which replaces it once it is up. If the first link delivers a message before that, it is kept:
-    no link is given up for one that cannot be opened.
+    which replaces it once it is up. If the first link delivers a message before that, it is kept,
+    so that no link is given up for one that cannot be opened.
     """
 
     def __init__(self, peer: Peer, conversation: Conversation) -> None:
@@ -303,8 +303,8 @@ class PeerLink:
         return self._dialer.link is not None
 
     def unanswered_since(self) -> tuple[float, str] | None:
-        """Return since when this link has delivered nothing or only refusals, and why; None if it
-        works.
+        """Return the time since which this link has delivered nothing or only refusals, and why;
+        None if it works.
         """
         if self._dialer.link is None:
             return self._down_since, self._dialer.last_failure or "not connected yet"
@@ -397,8 +397,8 @@ class PeerLink:
             self._peer.not_reached(self._down_since)
 
     def _refused(self, error: int) -> None:
-        """Log a refusal once, and again only after another response: until then they are all the
-        same.
+        """Log a refusal once, and again only after another kind of response, as repeated refusals
+        are all the same.
         """
         refusal = _REFUSALS.get(error, "")
         if refusal and refusal != self._refusal:
@@ -596,7 +596,9 @@ class Peer:
                 return
 
     def close(self) -> None:
-        """Close the links; that proves nothing, and outstanding requests get no response."""
+        """Close the links. This proves nothing about the peer; outstanding requests get no
+        response.
+        """
         self.hung_up = True
         if self._probe is not None:
             self._probe.cancel()

@@ -1,18 +1,18 @@
 """One node's copy of the log: it carries out the decisions of the quorum's state machine, on a disk
 and a network.
 
-Theory of operation. Everything that happens becomes an event of :class:`QuorumCore`; its effects
+Theory of operation. Everything that happens becomes an event of :class:`QuorumCore`, whose effects
 are carried out in order. Two things need care, and are the reason for this class:
 
 * *persist before send*: after a PersistVote every message waits until the vote is durable. The
-  leader is saved later, after the new leader's first commits: otherwise the disk would be busy just
-  when they need it.
+  leader's id is saved later, after the new leader's first commits, which would otherwise find the
+  disk busy.
 * *overlap*: when the leader appends, it answers its parked fetches before its own disk has the
   chunk, see ``local_log.py``.
 
-Any disk error ends the replica: it does not resign, it answers nothing, and it notifies its
-listener. So does any exception: a state machine that stopped in the middle of a step cannot be
-trusted, and a process that continued with it would look healthy from outside.
+Any disk error stops the replica: it does not resign, it answers nothing, and it notifies its
+listener. Any exception has the same effect: a state machine that stopped in the middle of a step
+cannot be trusted, and a process that continued with it would look healthy from outside.
 
 Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 """
@@ -59,8 +59,8 @@ from raftlog.wire.records.v1 import records_pb2
 log = get_logger(__name__)
 
 SAVE_LEADER_AFTER_S = 0.1
-"""Delay before the leader is saved, in seconds: a restarted node with an older vote only has to
-look for the leader.
+"""Delay before the leader is saved, in seconds: without it, a restarted node only has to look for
+the leader.
 """
 
 LINE_AFTER_S = 0.005
@@ -287,7 +287,7 @@ class Replica(PeerListener):
         """Begin a read-index round, and return its number: ``read_index_confirmed`` with this or a
         higher number proves that this node leads now.
 
-        Must not be called from a listener's method: the number would be that of an earlier round.
+        Must not be called from a listener's method, as the number would belong to an earlier round.
         """
         self._not_inside_a_step()
         self._step(ev.ReadIndexRequested())
@@ -352,7 +352,7 @@ class Replica(PeerListener):
     # --- time ------------------------------------------------------------------------------------
 
     def next_timestamp_ms(self) -> int:
-        """Return the timestamp of the next batch: never before that of the last batch, unless log
+        """Return the timestamp of the next batch: never earlier than the last batch's, unless log
         time must be corrected backwards.
         """
         last_ms = self._log.last_timestamp_ms
@@ -376,7 +376,7 @@ class Replica(PeerListener):
         return self._time.ahead_ms(self._asked_for_time())
 
     def _asked_for_time(self) -> tuple[int, ...]:
-        """Return the voters that a leader asks for the time; every other node uses the leader's
+        """Return the voters that a leader asks for the time; other nodes use the leader's
         response.
         """
         return self._voter_ids if self._recovered and self.core.role == "leader" else ()
@@ -762,8 +762,8 @@ class Replica(PeerListener):
     def _say(self, line: Callable[..., None], what: str, **fields: Any) -> None:
         """Log a line when the election is likely over.
 
-        A line takes tenths of a millisecond, and those of three nodes are written one after
-        another.
+        A line takes tenths of a millisecond, and on one machine the nodes' lines are written one
+        after another.
         """
         self._loop.call_later(LINE_AFTER_S, partial(line, what, **fields))
 

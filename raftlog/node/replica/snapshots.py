@@ -20,7 +20,9 @@ from raftlog.quorum import events as ev
 from raftlog.quorum.voters import VoterSet
 
 PAUSE_S = 0.003
-"""Pause between two slices while a snapshot is written, in seconds: the loop does other work."""
+"""Pause between two slices of a snapshot being written, in seconds, in which the loop does other
+work.
+"""
 
 
 class SnapshotWriter:
@@ -88,13 +90,13 @@ T = TypeVar("T")
 PIECE_MAX_BYTES = 1 << 20
 """Largest part in one FetchSnapshot response, in bytes, whatever the request asks for."""
 FETCHED_WITHIN_S = 5.0
-"""Seconds within which an active fetcher requests the next piece, even if it repeats one; after the
+"""Seconds within which an active fetcher requests the next piece, or repeats a request. After the
 last piece it fetches the log that follows.
 """
 
 
 class ReplicaSnapshots:
-    """The snapshots of one replica. Results are stepped as events; a disk error ends the replica,
+    """The snapshots of one replica. Results are stepped as events; a disk error stops the replica,
     through ``fail``.
     """
 
@@ -260,8 +262,8 @@ class ReplicaSnapshots:
         """Raise CorruptLogError for a snapshot that a peer should not have sent. Runs in the disk's
         thread, before the snapshot has its final name.
 
-        Its header is not an invariant of this node: if the node stopped, a forged peer could stop
-        every follower.
+        A wrong header is not a defect of this node: if the node stopped because of one, a forged
+        peer could stop every follower.
         """
         # The earlier fetches have matched the cluster id, so the address is not wrong.
         require_header(header, self._cluster_id, self._store.identity.generation)

@@ -47,8 +47,8 @@ from raftlog.transport.api import Conversation, CountedLink, Link
 log = get_logger(__name__)
 
 MAX_OPEN = 10_000
-"""Maximum number of unanswered requests that are tracked per link; each further one is reported at
-once, with an unknown result.
+"""Maximum number of unanswered requests that are tracked per link; others are reported at once,
+with an unknown result.
 """
 MAX_SOURCES = 256
 """Maximum number of cached sources per link. A broker forwards for many callers."""

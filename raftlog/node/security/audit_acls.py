@@ -1,5 +1,5 @@
-"""Find the access control entries that a request has changed, for the audit log: auditors look for
-them first.
+"""Find the access control entries that a request has changed, for the audit log, as auditors look
+for these first.
 """
 
 from __future__ import annotations

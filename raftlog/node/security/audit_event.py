@@ -58,7 +58,7 @@ class Touched(NamedTuple):
 
 
 class Source(msgspec.Struct, frozen=True, eq=False):
-    """What all events of one caller, on one link, for one kind of request share."""
+    """The fields shared by all events of one caller, on one link, for one kind of request."""
 
     node_id: int
     cluster_id: str

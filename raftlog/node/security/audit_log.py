@@ -4,8 +4,8 @@ A client must not be able to fill the disk or stall the node: events wait in a b
 reports of failures are rate-limited. Events that are left out are counted, and the next line states
 their number.
 
-The thread writes all queued events, then pauses: a thread that wakes up for each event takes the
-interpreter from the event loop as often, which halved the number of writes per second.
+The thread writes all queued events, then pauses: a thread that woke up for each event would take
+the interpreter from the event loop each time, which halved the number of writes per second.
 """
 
 from __future__ import annotations

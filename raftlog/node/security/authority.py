@@ -23,7 +23,9 @@ from raftlog.errors import ConfigError
 from raftlog.files import exposed
 
 BACKDATED = timedelta(minutes=10)
-"""How long before the time of issue a certificate becomes valid: the clocks of machines differ."""
+"""Time by which a certificate is valid before its time of issue, as the clocks of machines
+differ.
+"""
 CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
 _CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _LIKE_A_NODE = re.compile(r"node-[0-9]+", re.IGNORECASE)
@@ -154,8 +156,8 @@ def node_name(node_id: int) -> str:
 
 
 def check_client_name(name: str) -> None:
-    """Raise ConfigError if the name is invalid, or a node's name: its owner could act as
-    that node.
+    """Raise ConfigError if the name is invalid, or is a node's name, whose owner could act as that
+    node.
     """
     if not _CLIENT.fullmatch(name):
         raise ConfigError(

@@ -128,7 +128,7 @@ class Authorization:
         self, writes: ConfigWrites, begin: int, end: int, asker: Asker, image: HasAcls
     ) -> int:
         """Return how many requests of a group, from index ``begin`` (inclusive) to ``end``
-        (exclusive), are permitted before the first that is not.
+        (exclusive), precede the first one that is not permitted.
 
         Each resource is checked once, as all requests of a group have the same principal.
         """

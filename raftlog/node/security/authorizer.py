@@ -6,7 +6,7 @@ Pure: the same image, settings and query give the same verdict on every node.
 2. A matching DENY entry denies, whatever else matches.
 3. Otherwise a matching ALLOW entry allows. ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE,
    ALLOW of ALTER_CONFIGS implies DESCRIBE_CONFIGS.
-4. Otherwise the operation is denied, unless no entry at all is about the resource: then
+4. Otherwise the operation is denied, unless no entry at all is about the resource; then
    ``allow.everyone.if.no.acl.found`` decides.
 """
 
@@ -62,9 +62,7 @@ class Why(Enum):
 
 
 class Verdict(NamedTuple):
-    """A decision; ``entry`` is the deciding access control entry, or None if ``why`` is the whole
-    reason.
-    """
+    """A decision; ``entry`` is the deciding access control entry, or None if no entry decides."""
 
     allowed: bool
     why: Why

@@ -85,7 +85,9 @@ def replace_private(path: Path, content: bytes) -> None:
 
 
 def _fresh(path: Path) -> Path:
-    """Return an unused temporary path: a node that starts now reads a whole file, old or new."""
+    """Return an unused temporary path, so that a node that starts meanwhile reads a whole file, old
+    or new.
+    """
     made = path.with_name(f"{path.name}.new")
     made.unlink(missing_ok=True)
     return made

@@ -1,8 +1,8 @@
-"""Restrict listeners for clients: they refuse requests in a node's name.
+"""Restrict listeners for clients: they refuse requests made in a node's name.
 
-A client that reaches such a listener, with any certificate, cannot vote, replicate, register or
-report progress: these conversations do not exist there, and in the others a request with a node id
-is refused before any part of the node processes it.
+A client that connects to such a listener, with any certificate, cannot vote, replicate, register or
+report progress: the conversations for that do not exist there, and in the others a request with a
+node id is refused before any part of the node processes it.
 """
 
 from __future__ import annotations

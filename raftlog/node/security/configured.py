@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 def authentication_of(settings: Settings) -> Authentication | None:
-    """Return the authentication, or None if a certificate of the right authority suffices."""
+    """Return the authentication, or None if any certificate from the right authority suffices."""
     if not settings.node_principal_rule:
         return None
     return Authentication(

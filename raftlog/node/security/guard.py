@@ -1,8 +1,8 @@
 """Guard a link: refuse messages under another node's id, and replace the stated principal with the
 proved one.
 
-This happens on arrival and not where each request is decided: a forged vote must not reach the core
-of the quorum, a forged heartbeat must not count, and a new kind of request must not be forgotten.
+This happens on arrival, not where each request is decided: a forged vote must not reach the
+quorum's core, a forged heartbeat must not count, and a new kind of request must not be forgotten.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Authentication:
 
         ``forwarded`` means that the peer may be a node that forwards requests of clients: such a
         request keeps the principal and host that the node has written. A request in the node's own
-        name has none, and gets those of the node. Groups contain no requests in a node's own name.
+        name has neither, and gets the node's. Groups contain no requests in a node's own name.
         """
         principal = self.mapping.principal_of(identity)
         nodes = self.rule.nodes_of(identity) if forwarded else frozenset()
@@ -98,7 +98,7 @@ class Authentication:
 
 @dataclass(frozen=True, slots=True)
 class LogReaders:
-    """Permissions to read the log, for peers other than nodes: exports, backups, people.
+    """Permissions to read the log, for peers other than nodes: exports, backups, operators.
 
     ``image`` returns the newest image of this node, or None while the committed log is not known.
     """
@@ -109,8 +109,8 @@ class LogReaders:
     def check(self, method: str, message: Any, asker: Asker) -> None:
         """Raise ApiError if the sender lacks the permission.
 
-        An unknown image is not the same as an empty one (with ``allow.everyone.if.no.acl.found``,
-        every peer could otherwise read the log until a starting controller has built its image).
+        An unknown image is not an empty one. (Otherwise, with ``allow.everyone.if.no.acl.found``,
+        every peer could read the log until a starting controller has built its image.)
         """
         image, authorization = self.image(), self.authorization
         if image is None:
@@ -132,8 +132,7 @@ class Duties(NamedTuple):
     quotas: Quotas | None = None
     accepts_nodes: bool = True
     """True if nodes connect to this listener. On a listener for clients no peer is a node, whatever
-    its certificate says (the clients' authority may issue a client certificate with the name of a
-    node).
+    its certificate says: the clients' authority may issue a certificate with a node's name.
     """
     is_broker: Callable[[int], bool] | None = None
     """Function that returns whether a node is a broker and not a voter: such a node may neither
@@ -311,8 +310,8 @@ class Guard:
     def _answer(self, link: Link, message: Any, error: ApiError) -> None:
         """Answer a refused message, bypassing the audit.
 
-        The handler has not received the message, whose correlation id may be that of a request in
-        progress (the audit log must not report that request as refused).
+        The handler has not received the message. Its correlation id may also be that of a request
+        in progress, which the audit log must not report as refused.
         """
         inner = link.inner if isinstance(link, AuditedLink) else link
         with suppress(LinkClosedError):

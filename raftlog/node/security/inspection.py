@@ -1,4 +1,4 @@
-"""Read the contents of a certificate of any authority, for people and programs."""
+"""Read the contents of a certificate from any authority."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """Read the public keys of a token issuer: a JWK set (RFC 7517) in a file or at an endpoint.
 
-A key is selected by its id together with the algorithm that a token names, so a foreign token never
-makes a key verify in another way than the set permits. Keys stay in use until newer ones arrive: an
-outage of the endpoint affects no client whose key is known.
+A key is selected by its id together with the algorithm that a token names, so a forged token cannot
+make a key verify in a way that the set does not permit. Keys stay in use until newer ones arrive,
+so an outage of the endpoint affects no client whose key is known.
 
 PyJWT's PyJWKClient is not used: it reads an answer of any size on the caller's thread, follows
 redirects, discards its keys when they expire during an outage, and fetches for each unknown id.
-Without these parts only the call of urllib would be left.
 """
 
 from __future__ import annotations
@@ -49,9 +48,7 @@ _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _OF_CURVE = {"P-256": ("ES256",), "P-384": ("ES384",), "P-521": ("ES512",)}
 _EDDSA = ("EdDSA",)
 ALGORITHMS = frozenset({*_RSA, "ES256", "ES384", "ES512", *_EDDSA})
-"""Accepted algorithms: those whose signatures only the issuer can make, so neither ``none`` nor
-HS256.
-"""
+"""Accepted algorithms: only the issuer can make their signatures, so neither ``none`` nor HS256."""
 _PUBLIC_MEMBERS = ("kty", "n", "e", "crv", "x", "y")
 """Members of a JWK that are read. Those of a private key are ignored."""
 
@@ -268,7 +265,7 @@ class EndpointKeys:
         last one.
         """
         self._ended = asyncio.Event()
-        """Set when the latest fetch ends."""
+        """Set when the latest fetch has finished."""
         self._task = asyncio.get_running_loop().create_task(self._keep_fresh())
 
     def current(self) -> KeySet | None:
@@ -314,7 +311,7 @@ class EndpointKeys:
             self._wanted = None
 
     async def _in_thread(self) -> KeySet:
-        """Fetch in a daemon thread outside any pool, as the process must end without waiting for
+        """Fetch in a daemon thread outside any pool, as the process must exit without waiting for
         it.
         """
         self._ended.clear()

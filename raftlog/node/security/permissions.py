@@ -24,7 +24,7 @@ class OfNode(NamedTuple):
 
 
 class OfAnybody(NamedTuple):
-    """The request is permitted to every connected peer; ``why`` says why or to whom it matters."""
+    """The request is permitted to every connected peer; ``why``: the reason, or who needs it."""
 
     why: str
 
@@ -69,7 +69,7 @@ class All(NamedTuple):
     also: tuple[str, Whole] | None = None
 
     def operation_on(self, resource: Resource) -> AclOperation:
-        """Return the operation that the request needs a permission for, on one of its resources."""
+        """Return the operation on one of its resources for which the request needs a permission."""
         also = None if self.also is None else self.also[1]
         return also.operation if also and also.of == resource.type.name else self.operation
 
@@ -108,7 +108,7 @@ class RequestKind(NamedTuple):
     """Field with the node id of the sender; empty if operators and clients send the request."""
     early: bool = False
     """True if a new leader may propose its records together with the inherited tail, before the
-    tail is committed: the decision does not depend on the progress of voters, none of which has
+    tail is committed, as the decision does not depend on the progress of voters, none of which has
     fetched from this leader yet.
     """
     held_partitions: bool = False
@@ -118,16 +118,15 @@ class RequestKind(NamedTuple):
     without_space: bool = False
     """True if its records are accepted while the voters' disks are below their reserve.
 
-    Removing a voter is the remedy if its disk cannot be enlarged. A heartbeat writes at most one
-    record then, which fences its broker, as the controller's own fencing does; no broker is
-    unfenced while there is no space. It must not be refused: its arrival renews the session, and
-    the broker treats an error as no contact and fences itself (a broker in controlled shutdown
-    would otherwise serve nothing and yet continue to lead).
+    Removing a voter is the remedy if its disk cannot be enlarged. While space is low, a heartbeat
+    writes at most one record, which fences its broker; no broker is unfenced. It must not be
+    refused: its arrival renews the session, but the broker treats an error as no contact and fences
+    itself, so a broker in controlled shutdown would serve nothing and yet continue to lead.
     """
     brings_work: bool = False
-    """True if its records alone may create work for the controller's background tasks."""
+    """True if its records may create work for the controller's background tasks."""
     clears_up: bool = False
-    """True if a client with ALTER on CLUSTER may send it about objects of another principal, for
+    """True if a client with ALTER on CLUSTER may send it for objects of another principal, for
     example to clean up before a downgrade.
     """
 

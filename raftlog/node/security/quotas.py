@@ -1,7 +1,7 @@
 """Request quotas per principal and per address: token buckets.
 
-Without them a client is limited to its share of each queue, as every connection is, but may open
-many connections.
+Without them, each connection of a client is limited to its share of each queue, but a client may
+open many connections.
 """
 
 from __future__ import annotations

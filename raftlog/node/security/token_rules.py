@@ -18,7 +18,7 @@ _TIME_MAX = 2**53
 """Largest time, in seconds; JSON numbers above it are not exact."""
 _PRINCIPAL = Text(PRINCIPAL_MAX_CHARS)
 _OURS: Any = dict.fromkeys(("verify_exp", "verify_nbf", "verify_iat", "verify_sub"), False)
-"""Checks that the library skips: ``TokenRules`` makes them, by the given clock."""
+"""Checks that the library skips, as ``TokenRules`` makes them by the given clock."""
 
 
 class UnknownKeyError(TokenRefusedError):

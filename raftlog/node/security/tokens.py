@@ -23,7 +23,7 @@ class Tokens:
         self._rules, self._source, self._most = rules, keys, remembered
         self._verdicts: OrderedDict[bytes, Proved] = OrderedDict()
         self._keys: KeySet | None = None
-        """Keys that the cached verdicts are based on."""
+        """Keys on which the cached verdicts are based."""
 
     async def prove(self, token: str, now_s: float) -> Proved:
         """See ``TokenCheck``."""

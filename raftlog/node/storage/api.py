@@ -4,7 +4,7 @@ Production uses RocksDB, the simulation a dict. One test suite checks these rule
 implementations:
 
 * ``append`` makes bytes readable at once, but never durable. Only a successful ``flush`` makes
-  everything appended before it durable. Nothing may be acknowledged before that.
+  everything that was appended before it durable. Nothing may be acknowledged before that.
 * After any error the store is broken: each later call raises the same StorageError.
 * Reads return whole batches whose CRC32C and contiguity were checked, or raise CorruptLogError with
   the offset.
@@ -144,10 +144,10 @@ class RecoveredLog:
     there or later.
     """
     voters: tuple[VotersAt, ...] = ()
-    """The voter set of the newest snapshot, if there is one (empty if it has none), followed by
-    those of the log after it, ascending.
+    """The voter set of the newest snapshot, if there is a snapshot (an empty set if it has none),
+    followed by the voter sets of the log after it, ascending.
 
-    Empty if neither has a voter set; then the configured set applies.
+    Empty if there is no voter set; then the configured set applies.
     """
     generations: tuple[GenerationAt, ...] = ()
     """Generations in the newest snapshot, and in the log after it."""
@@ -243,8 +243,8 @@ class LogStore(Protocol):
         """Write a part of an incomplete snapshot, neither durable nor visible; ``position`` 0
         starts it over.
 
-        Several may be incomplete at once (one fetched, one made here). Raises StorageError, and
-        ValueError if ``position`` is not where the last part ended.
+        Several snapshots may be incomplete at once (one being fetched, one being made here). Raises
+        StorageError, and ValueError if ``position`` is not where the last part ended.
         """
 
     def freeze_snapshot(
@@ -283,9 +283,9 @@ class LogStore(Protocol):
         """Replace the whole log with a complete snapshot: the log is then empty and starts at its
         end.
 
-        Crash-atomic with ``freeze_snapshot``: ``recover`` does it if the newest snapshot belongs to
-        another log than the one it finds (``log_bounds.is_part``). Becomes durable with the next
-        ``flush``. Raises LookupError, StorageError.
+        Atomic with ``freeze_snapshot`` across a crash: ``recover`` installs the newest snapshot if
+        it belongs to another log than the one found (``log_bounds.is_part``). Becomes durable with
+        the next ``flush``. Raises LookupError, StorageError.
         """
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> None:

@@ -51,7 +51,9 @@ def walk(
 
 
 def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
-    """Return the error that ``batch.headers`` raises, as it makes the same checks as ``walk``."""
+    """Return the error for damage that ``walk`` has found: ``batch.headers`` makes the same checks
+    and raises it.
+    """
     try:
         for _ in batch.headers(chunk[position:], expect_offset=expected):
             pass
@@ -171,7 +173,8 @@ def batches_from(chunk: bytes, base_offset: int, offset: int) -> bytes:
 def _next_chunk(source: Iterator[tuple[int, bytes]], end: int) -> tuple[int, bytes] | None:
     """Return the next chunk, or None at the end.
 
-    RocksDB reports damage without an offset; the error raised here has that of the expected chunk.
+    RocksDB reports damage without an offset; the error raised here has the offset of the expected
+    chunk.
     """
     try:
         return next(source, None)
@@ -194,8 +197,8 @@ def read_span(
     """Return whole batches of [offset, until): at least one, then as many as fit ``max_bytes``.
 
     ``chunks`` must begin with the chunk that contains ``offset``. Raises CorruptLogError for
-    damage, and if the chunks begin above ``offset``: a reader that continued there would miss the
-    gap. Raises ValueError if ``until`` or ``offset`` is not a batch boundary; with ``inside``,
+    damage, and if the chunks begin above ``offset``, as a reader that continued there would miss
+    the gap. Raises ValueError if ``until`` or ``offset`` is not a batch boundary; with ``inside``,
     ``offset`` may lie within a batch, which is then returned whole.
     """
     parts: list[bytes] = []
@@ -267,8 +270,8 @@ def batches_below(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
 def shortened(
     chunks: Iterable[tuple[int, bytes]], end_offset: int, *, may_be_empty: bool = False
 ) -> tuple[int, bytes] | None:
-    """Return (base offset, batches below ``end_offset``) of the chunk that contains ``end_offset``
-    within, or None if no chunk does.
+    """Return (base offset, batches below ``end_offset``) of the chunk that has ``end_offset`` in
+    its interior, or None if no chunk does.
 
     ``chunks`` must begin with the chunk of offset ``end_offset - 1``. Raises CorruptLogError if no
     such chunk exists, unless the log ``may_be_empty`` below ``end_offset``.

@@ -2,23 +2,19 @@
 
 ::
 
-    meta.json           identity of the node; present exactly if the directory is formatted
-    quorum-state.json   the vote: see files.py
-    bootstrap.json      how the quorum begins, if set at formatting
-    log-state.json      how the log was left: see LogState
-    starts.json         how often the node was started on it: see DirectoryStarts
-    snapshots/          see snapshot_files.py
-    lock                locked (flock) by the process that uses the directory; contains its pid
-    log/                RocksDB
-    damaged/            damaged data that was moved here, by time: see format_anew
-    log.mended/         a whole log, while it replaces the damaged one
-    partitions/               RocksDB of a broker's partition replicas
-    partitions-state.json     how they were left: see PartitionsState
+    meta.json identity of the node; present exactly if the directory is formatted quorum-state.json
+    the vote: see files.py bootstrap.json the start of the quorum, if set at formatting
+    log-state.json the state in which the log was left: see LogState starts.json how often the node
+    was started on it: see DirectoryStarts snapshots/ see snapshot_files.py lock locked (flock) by
+    the process that uses the directory; contains its pid log/ RocksDB damaged/ damaged data that
+    was moved here, by time: see format_anew log.mended/ a whole log, while it replaces the damaged
+    one partitions/ RocksDB of a broker's partition replicas partitions-state.json the state in
+    which they were left: see PartitionsState
 
 The last two are created when a broker first opens them, also in a directory that was formatted
-before. The state file proves that the replicas have been created: without RocksDB they are lost.
-They are not created again then, as the broker would return with its old directory id but without
-data, and its leader might regard it as the same member of the ISR.
+before. The state file proves that the replicas have been created, so if RocksDB is missing they are
+lost. They are then not created again: the broker would return with its old directory id but without
+data, and a leader might regard it as the same member of the ISR.
 """
 
 from __future__ import annotations
@@ -86,8 +82,8 @@ class LogState:
     """The state in which the log was left.
 
     ``clean`` means that it was closed in order, so nothing on disk can be torn. The log was durable
-    up to ``end_offset_at_least``, and was not truncated below that since: this reveals a missing
-    tail, which no checksum within the log can.
+    up to ``end_offset_at_least``, and was not truncated below that since. This reveals a missing
+    tail, which no checksum in the log can.
     """
 
     clean: bool
@@ -128,11 +124,10 @@ def write_starts(directory: Path, starts: DirectoryStarts) -> None:
 
 
 def read_starts(directory: Path) -> DirectoryStarts:
-    """Return the recorded starts, which are empty if the file does not exist, as before the first
-    start.
+    """Return the recorded starts; empty if the file does not exist, as before the first start.
 
-    The other voters refuse a node that has lost the file, as they know more of its starts. Raises
-    CorruptLogError, StorageError.
+    If a node has lost the file, the other voters refuse it, as they know starts that it does not.
+    Raises CorruptLogError, StorageError.
     """
     try:
         return read_checked(directory / STARTS_FILE, _STARTS_KIND, DirectoryStarts)
@@ -143,7 +138,7 @@ def read_starts(directory: Path) -> DirectoryStarts:
 class DirectoryLock:
     """A lock on a data directory: exclusive for a node, shared for readers of a stopped node.
 
-    The kernel releases it when the process ends.
+    The kernel releases it when the process exits.
     """
 
     def __init__(self, fd: int, *, exclusive: bool) -> None:
@@ -271,7 +266,9 @@ _STAGED = META_FILE + TEMPORARY_SUFFIX
 _DIRECTORIES = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY)
 _FORMATTED = (*_DIRECTORIES, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE, STARTS_FILE)
 _OURS = (_STAGED, LOCK_FILE, JOURNAL_DIRECTORY, DAMAGED_DIRECTORY, "lost+found")
-"""Other permitted names in a directory to be formatted. The root of a file system has the last."""
+"""Other names that are permitted in a directory to be formatted. The last one occurs in the root of
+a file system.
+"""
 Fill = Callable[[Path], tuple[VoteState, LogState]]
 """Function that fills a directory that is being formatted, and returns the vote and log state."""
 
@@ -340,8 +337,8 @@ def format_storage(
     A formatted directory is refused with ConfigError. With ``ignore_formatted`` it is left
     unchanged, and its identity returned, if it belongs to the same cluster and node, or if one of
     the two identities has no node id. The identity is renamed into place last, so an interrupted
-    formatting can be repeated. ``bootstrap`` says how the quorum begins. ``fill`` is called with
-    the empty, closed log in place; its writes must be durable when it returns. Raises StorageError.
+    formatting can be repeated. ``bootstrap``: how the quorum begins. ``fill`` is called with the
+    empty, closed log in place; its writes must be durable when it returns. Raises StorageError.
     """
     if (directory / META_FILE).exists():
         return _already_formatted(directory, identity, ignore_formatted=ignore_formatted)
@@ -400,9 +397,9 @@ def format_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
     empty for ``identity``.
 
     Returns the path of the moved data. ``identity`` must have a new directory id, and the caller
-    must hold the lock. The vote is moved first, and the new identity is in place before a new vote
-    is: no program starts from what a crash leaves, and the call can be repeated. Raises
-    StorageError.
+    must hold the lock. The vote is moved first, and the new identity is in place before a new vote,
+    so no program starts from an intermediate state after a crash, and the call can be repeated.
+    Raises StorageError.
     """
     kept = directory / DAMAGED_DIRECTORY / name
     try:
@@ -487,8 +484,8 @@ FILE = "sync-probe.tmp"
 
 
 def probe_sync_us(directory: Path) -> tuple[list[int], str]:
-    """Return the durations of PROBES writes with sync in microseconds, ascending, and why there are
-    fewer, or "".
+    """Return the durations of PROBES writes with sync in microseconds, ascending, and the reason if
+    there are fewer, or "".
 
     Blocks for up to about PROBE_MAX_S seconds, and leaves no file.
     """

@@ -67,8 +67,8 @@ def close_to_others(directory: Path) -> None:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Create all files of this process for its user only, within the context: RocksDB has no option
-    for a mode.
+    """Within the context, create all files of this process for its user only, as RocksDB has no
+    option for the mode.
     """
     before = os.umask(UMASK)
     try:
@@ -268,8 +268,8 @@ def write_vote_file(directory: Path, vote: VoteState) -> None:
 def read_vote_file(directory: Path) -> VoteState:
     """Return the vote of a formatted directory.
 
-    Raises StorageError, and CorruptLogError if the file is missing or corrupt: the node might vote
-    twice.
+    Raises StorageError, and CorruptLogError if the file is missing or corrupt, as the node might
+    otherwise vote twice.
     """
     path = directory / VOTE_FILE
     return _newest(path, _read_copies(path)).vote
@@ -316,7 +316,7 @@ def _copy_in(path: Path, block: bytes) -> _Copy | None:
 
 
 class VoteFile:
-    """The vote of an open store. Writes run in one thread and end before ``close``.
+    """The vote of an open store. Writes run in one thread and finish before ``close``.
 
     The file has two copies, each a checked line in its own block, padded with spaces. A write
     overwrites both and syncs the file once; a vote counts as written when both copies are durable.

@@ -50,8 +50,8 @@ def require_vote(where: object, vote: VoteState, last_epoch: int) -> None:
     """Raise CorruptLogError if the log has an epoch above the vote's; ``where`` is the file of the
     vote.
 
-    Every epoch is durable in the vote before its first record is fetched or written, so such a vote
-    was replaced with an older one, and the node might vote twice. An older vote of the log's last
+    Every epoch is durable in the vote before its first record is fetched or written. So the vote
+    was replaced with an older one, and the node might vote twice. A replaced vote of the log's last
     epoch cannot be detected.
     """
     if last_epoch > vote.epoch:
@@ -86,14 +86,14 @@ def emptied_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
 
 
 def log_start_of(state: LogState) -> SnapshotId:
-    """Return the id of a snapshot that ends at the start of the log: no valid snapshot ends before
-    it.
+    """Return the id of a snapshot that ends at the start of the log; no valid snapshot ends before
+    that.
     """
     return SnapshotId(state.start_offset, state.start_epoch)
 
 
 def is_part(snapshot_id: SnapshotId, state: LogState, epoch_before_end: int | None) -> bool:
-    """Return whether a snapshot belongs to this very log.
+    """Return whether a snapshot belongs to this same log.
 
     ``epoch_before_end`` is the epoch, in the log, of the last record before the snapshot's end, or
     None.

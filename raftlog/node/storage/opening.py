@@ -95,9 +95,9 @@ def open_store(
 ) -> RocksLogStore:
     """Open the storage of a node for this process only. Call ``recover`` next.
 
-    An expectation of None accepts any value. Raises ConfigError (not formatted, of another cluster
-    or node, in use by another process), CorruptLogError, and StorageError, including if RocksDB
-    does not open within ``probe_timeout_s`` after an unclean end.
+    An expectation of None accepts any value. Raises ConfigError (not formatted, belongs to another
+    cluster or node, or in use by another process), CorruptLogError, and StorageError, including if
+    RocksDB does not open within ``probe_timeout_s`` after an unclean exit.
     """
     identity = read_identity(directory)
     _check_identity(directory, identity, expect_cluster_id, expect_node_id)
@@ -137,7 +137,7 @@ def _require_wal(rocks: Path) -> None:
 
 def _finish_mending(directory: Path) -> None:
     """Rename the mended log into place if a crash came between the two renames; otherwise delete
-    the rest of one.
+    any remains of a mended log.
 
     Raises StorageError.
     """
@@ -180,7 +180,7 @@ def check_openable(rocks: Path, probe_timeout_s: float, *, clean: bool) -> tuple
     within a record.
 
     Opening drops that record, as after power loss or a manual truncation. The child process costs a
-    second replay of the WAL, so it runs only after an unclean end. Raises CorruptLogError,
+    second replay of the WAL, so it runs only after an unclean exit. Raises CorruptLogError,
     StorageError.
     """
     torn = check_tails(rocks)
@@ -218,7 +218,7 @@ def open_partition_store(
     locked. Call ``recover`` next.
 
     Raises CorruptLogError, and StorageError, including if RocksDB does not open within
-    ``probe_timeout_s`` after an unclean end.
+    ``probe_timeout_s`` after an unclean exit.
     """
     remove_leftovers(directory)
     state = _state_of(directory)

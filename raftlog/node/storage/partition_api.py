@@ -28,7 +28,7 @@ class Run(NamedTuple):
     """Timestamp of the newest batch, in ms."""
     size: int
     """Size in bytes, or 0 for the rest of a truncated run, which must not make retention delete
-    others.
+    other runs.
     """
 
 
@@ -117,8 +117,8 @@ class LogRuns:
         return max((run.end_offset for run in self._runs if run.end_offset <= offset), default=-1)
 
     def bytes_from(self, offset: int) -> int:
-        """Return the size of the log from ``offset`` onwards, in bytes; at most the size of one run
-        too high.
+        """Return the size of the log from ``offset`` onwards, in bytes; it may be too high by up to
+        the size of one run.
         """
         size = 0
         for run in reversed(self._runs):

@@ -2,7 +2,7 @@
 synced together.
 
 Keys in RocksDB begin with the topic id and the partition index, so the chunks of a replica are
-adjacent, and the replicas of a topic too.
+adjacent, as are the replicas of a topic.
 
 Why: docs/decisions/024-data-plane-group-flush.md
 """
@@ -244,7 +244,7 @@ class RocksPartitionStore(RocksStore):
 
     @override
     def _release(self) -> None:
-        """Release nothing: the broker holds the lock on the data directory."""
+        """Release nothing, as the broker holds the lock on the data directory."""
 
 
 def _name(key: PartitionKey) -> bytes:

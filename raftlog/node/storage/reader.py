@@ -95,7 +95,7 @@ class LogReader:
                 newest[0], state, self._epoch_before(newest[0].end_offset)
             )
             """True if the installation of the newest snapshot was interrupted before the log was
-            emptied: no record of the log is valid.
+            emptied, so that no record of the log is valid.
             """
             if newest is not None and self.was_replaced:
                 self.start_offset = self.end_offset = newest[0].end_offset
@@ -104,8 +104,8 @@ class LogReader:
             raise
 
     def _require_start(self) -> None:
-        """Raise CorruptLogError if log-state.json is out of date, so that it has a start below
-        which the records are deleted.
+        """Raise CorruptLogError if log-state.json is out of date: records at or above the start
+        that it names have been deleted.
         """
         with closing(self._rocks.scan(self.start_offset)) as chunks:
             first_offset = next((base_offset for base_offset, _ in chunks), self.start_offset)
@@ -183,8 +183,8 @@ class LogReader:
 
 
 def mirror_of(rocks: Path) -> tempfile.TemporaryDirectory[str]:
-    """Return a directory of links to RocksDB's files, as rocksdict writes its configuration file
-    even when it opens read-only.
+    """Return a directory of links to RocksDB's files, because rocksdict writes its configuration
+    file even when it opens read-only.
     """
     mirror = tempfile.TemporaryDirectory(prefix="raftlog-read-")
     try:

@@ -1,4 +1,4 @@
-"""The only module that uses rocksdict, and that knows its pitfalls.
+"""The only module that uses rocksdict and handles its pitfalls.
 
 It provides a sorted map from log offset to chunk, for one log or for many. Keys are big-endian, so
 that RocksDB's order is that of the log. The pitfalls:
@@ -20,7 +20,7 @@ that RocksDB's order is that of the log. The pitfalls:
 The WAL of a log contains two additions: zeros ahead of its end (wal.py), and in each write a
 *mark*, twice. The mark has RocksDB's sequence number up to which everything had been synced before,
 which distinguishes data that was never synced from damage to synced data (wal_repair.py). It also
-has the end of the log, which is thereby known even if the last write is damaged (salvage.py).
+has the end of the log, so that this is known even if the last write is damaged (salvage.py).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from raftlog.node.storage.wal import (
 _KEY = struct.Struct(">Q")
 _BEHIND_ALL = b"\xff" * 9
 START = -1
-"""Placeholder for a base offset: the start offset of the log follows."""
+"""Placeholder for a base offset; the log's start offset follows instead of a chunk."""
 _DAMAGED = ("Corruption", "No such file or directory", "does not exist", "Is a directory")
 """Texts of RocksDB errors that mean damage.
 

@@ -25,15 +25,15 @@ Job = Callable[[], None]
 JobDone = Callable[[FatalError | None], None]
 
 SLOW_CALL_S = 0.020
-"""Duration in seconds above which the next calls must not run on the event loop: heartbeats and
-elections would wait for the disk.
+"""Duration of a call, in seconds, above which the next calls must not run on the event loop, where
+heartbeats and elections would wait for the disk.
 """
 SLOW_PENALTY_S, SLOW_PENALTY_MAX_S = 0.5, 10.0
 """Seconds after a slow call during which no call runs on the event loop; doubled, up to the
 maximum, after each further slow call within twice that time.
 
-On a busy machine one call in a thousand loses the CPU; running all later calls in the thread would
-cost each two more wake-ups.
+On a busy machine one call in a thousand loses the CPU. Running all later calls in the thread would
+cost each of them two more wake-ups.
 """
 
 
@@ -132,10 +132,10 @@ class GroupCommit:
     """The waiting flushes, the durable end of the log, and the failure of a broken store. Does no
     I/O.
 
-    One sync runs at a time. It covers the log end at its start, lowered by every truncation since:
-    records appended after a truncation are not covered, although their offsets may be. Flushes
-    requested in the meantime share the next sync. ``start_sync(inline)`` starts a sync, which calls
-    ``sync_finished`` at once or later.
+    One sync runs at a time. It covers the log up to its end when the sync began, lowered by every
+    truncation since. Records appended after a truncation are not covered, even if their offsets lie
+    below that. Flushes requested in the meantime share the next sync. ``start_sync(inline)`` starts
+    a sync, which calls ``sync_finished`` at once or later.
     """
 
     def __init__(self, start_sync: Callable[[bool], None]) -> None:
@@ -180,7 +180,7 @@ class GroupCommit:
         return StorageError(str(self.failure))
 
     def sync_finished(self, error: FatalError | None) -> None:
-        """Process the end of the sync."""
+        """Process the completion of the sync."""
         if error is not None:
             self.fail(error)
         dones, self._syncing = self._syncing, []

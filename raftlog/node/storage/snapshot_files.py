@@ -3,7 +3,7 @@
 
 ``%020d-%010d.checkpoint`` (end offset, epoch) is a complete snapshot; with the suffix ``.part`` it
 is incomplete. After a crash a file is either complete or a leftover that ``find`` deletes. A
-complete file that fails verification is renamed to ``.corrupt``, for people.
+complete file that fails verification is renamed to ``.corrupt``, and kept for examination.
 """
 
 from __future__ import annotations

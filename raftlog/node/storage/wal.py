@@ -3,10 +3,10 @@ hangs on.
 
 Recovery considers a record torn, and drops it, if its length runs past the end of the file. One
 flipped bit in a length has this effect on *every* following record of the last block, up to 32 KB,
-synced or not. But nothing follows a torn write: if a whole record with a correct checksum follows
-the place where recovery would stop, or if the last record's checksum is correct once its length is
-ignored, then bytes have changed. Record types that our options never write make RocksDB hang or
-skip (facebook/rocksdb#13333), and are refused here by name.
+synced or not. But nothing follows a torn write. So if a whole record with a correct checksum
+follows the place where recovery would stop, or if the last record's checksum is correct once its
+length is ignored, then bytes have changed. Record types that our options never write make RocksDB
+hang or skip (facebook/rocksdb#13333), and are refused here by name.
 
 The format: blocks of 32 KB; records of u32 masked CRC32C (of type and payload), u16 length
 (little-endian), u8 type, payload; the last bytes of a block are zero if a header does not fit.
@@ -160,12 +160,14 @@ def unmasked(masked: int) -> int:
 
 
 STEP_MIN_BYTES, STEP_MAX_BYTES = 64 << 10, 256 << 10
-"""First and later extensions of a WAL, in bytes: the log of a small cluster stays small."""
+"""First and later extensions of a WAL, in bytes; the first is short, so that the log of a small
+cluster stays small.
+"""
 LOW_BYTES = 16 << 10
 """Bytes that RocksDB may add to a write: record headers, and the end of a block."""
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors that prevent zeros but perhaps not the log, as RocksDB reserves file system blocks in
-advance.
+"""Errors that prevent writing zeros but perhaps not the log, as RocksDB reserves file system blocks
+in advance.
 """
 
 
@@ -244,8 +246,8 @@ NO_END = LogEnd(-1, 0)
 
 
 class Mark(NamedTuple):
-    """The mark of a write, stored as its first entry and again as its last, as damage to one may
-    leave the other.
+    """The mark of a write, stored as its first and its last entry, as damage to one may leave the
+    other intact.
     """
 
     synced: int

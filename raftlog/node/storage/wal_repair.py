@@ -3,23 +3,24 @@ some of its blocks were never written.
 
 Unwritten data reads as zeros, from a sector boundary to the end of the file. RocksDB considers
 zeros the end of the file where a record could begin, and refuses them within a record. That record
-was never synced, so nothing in it was acknowledged, and it is removed here. Only this is: a record
-that ends before the zeros begin, one without zeros after it, and anything with data after it is
-damage, which RocksDB or wal.py refuses.
+was never synced, so nothing in it was acknowledged, and it is removed here. Nothing else is: a
+record that ends before the zeros begin, one without zeros after it, and anything with data after it
+is damage, which RocksDB or wal.py refuses.
 
 A few zeros may be the last bytes of a synced record that is damaged elsewhere. Up to three zeros
-are a tear if other bytes in their place would give the record its checksum. For four or more, such
-bytes always exist, and the number decides: four to seven zeros are refused in the WAL of a broker's
-partitions, as a record with an empty body ends in four; in the WAL of a log and in a MANIFEST they
-are a tear, as a mark ends in its checksum, and no record of a MANIFEST in zeros.
+count as a tear if other bytes in their place would give the record its checksum. For four or more,
+such bytes always exist, so the number of zeros decides. Four to seven zeros are refused in the WAL
+of a broker's partitions, where a record with an empty body ends in four. In the WAL of a log and in
+a MANIFEST they count as a tear, as a mark ends in its checksum, and no record of a MANIFEST ends in
+zeros.
 
-RocksDB deletes a WAL only after the MANIFEST record that makes it unnecessary is synced: data that
-is removed from the MANIFEST is still in a WAL.
+RocksDB deletes a WAL only after the MANIFEST record that makes it unnecessary is synced, so data
+that is removed from the MANIFEST is still in a WAL.
 
 The WAL of a log has zeros ahead of its end, so power loss leaves holes in it (``find_hole``) rather
 than a longer file.
 
-``recover`` checks later up to where the log was durable (log-state.json).
+Later, ``recover`` checks that the log still has everything that was durable (log-state.json).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _ENTRY_BY_TOP_BYTE = {entry >> 24: entry for entry in map(_entry, range(256))}
 
 
 def can_complete(crc: int, known: bytes, missing: int) -> bool:
-    """Return whether ``missing`` bytes exist such that ``known`` followed by them has this
+    """Return whether ``missing`` more bytes exist such that ``known``, followed by them, has this
     checksum.
 
     If ``known`` has been changed, such bytes exist by chance, with a probability of ``2 ** (8 *
@@ -171,8 +172,8 @@ class WalStream:
 
 
 def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -> Break | None:
-    """Return the hole that power loss left in the WALs of a log, or None if they have no break or
-    it is not such a hole.
+    """Return the hole that power loss left in the WALs of a log, or None if they have no break, or
+    a break that is not such a hole.
 
     Everything after it must be removed, including later WALs. Raises CorruptLogError if the last
     WAL proves that the hole had been synced.
@@ -241,7 +242,7 @@ def _ends_at_a_header(data: bytes, hole: Break) -> bool:
     """Return whether a killed process explains that the last piece of a write has only zeros after
     its header.
 
-    It does not if one changed bit of the payload, checksum or length explains it too.
+    Returns False if one changed bit of the payload, checksum or length would also explain it.
     """
     position, behind = hole.broken_at, hole.broken_at + HEADER.size
     written = position - hole.begin // BLOCK * BLOCK
@@ -288,8 +289,8 @@ def lacks_its_end(record: bytes, written: int) -> bool:
 
 
 def _hides_records(data: bytes, position: int, end: int) -> bool:
-    """Return whether the record's length is wrong: then it hides a whole record, perhaps
-    its own.
+    """Return whether the record's length must be wrong, because it hides a whole record, perhaps
+    the record itself.
     """
     start = position // BLOCK * BLOCK
     written = position + len(data[position:end].rstrip(b"\0"))
@@ -314,7 +315,7 @@ class TornTail(NamedTuple):
     zeros_from: int
     size: int
     is_hole: bool = False
-    """True if data other than zeros is removed too."""
+    """True if data other than zeros is also removed."""
 
     def __str__(self) -> str:
         if self.is_hole:
@@ -407,8 +408,8 @@ def _find(path: Path, data: bytes) -> TornTail | None:
 
 
 def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int) -> bool:
-    """Return whether the length of the incomplete record is wrong: it runs past its block, or hides
-    a whole record, perhaps its own.
+    """Return whether the length of the incomplete record must be wrong, because it runs past its
+    block or hides a whole record, perhaps the record itself.
     """
     start = broken_at // BLOCK * BLOCK
     if broken_at + HEADER.size <= len(data) and length_changed(data, broken_at):
