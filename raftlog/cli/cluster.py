@@ -443,7 +443,7 @@ async def delete_cursors(
     expected: ExpectedCursor = None,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[OffsetResult]]:
-    """Remove export cursors, so that the nodes no longer keep the log for them.
+    """Remove export cursors, for which nodes then no longer keep their log.
 
     Does not touch the exports themselves.
 

@@ -56,7 +56,7 @@ class FetchAddresses:
 
     def others(self, link: Link, replica_id: int, directory_id: str, nonce: int) -> bool:
         """Return whether this replica also fetches on another link, with a start that is not known
-        to be the same. (An observer that becomes a voter opens another link.)
+        to be the same: an observer that becomes a voter opens another link.
         """
         return any(
             one is not link and fetching == (replica_id, directory_id) and start != nonce
