@@ -155,6 +155,10 @@ class RoutedCall(msgspec.Struct, eq=False):
 PATIENCE_MIN_S = 0.25
 PATIENCE_MAX_S = 2.0
 """Seconds until another server is tried; doubled each time, for slow machines."""
+REFUSED_PAUSE_MAX_S = 0.1
+"""Longest pause in seconds after a refusal: a silent leader has a successor within milliseconds of
+the first server that notices, and asking again on an open link is cheap.
+"""
 ROUTES_MAX = 16
 """Maximum number of links, including current ones, when a server's notice opens one in advance."""
 ANSWER_MARGIN_S = 0.5
@@ -330,20 +334,23 @@ class Router(ABC):
             self._foreign.add(route.address)
             self._failures[route.address] = "belongs to another cluster"
         if self._is_current(route):
-            self._retarget(self._selector.redirected(refusal.hint, self._loop.time()))
+            pause_s = self._selector.redirected(refusal.hint, self._loop.time())
+            self._retarget(min(REFUSED_PAUSE_MAX_S, pause_s))
         return not (refusal.foreign and self._foreign.issuperset(self._selector.known))
 
     def silent(self, route: Route) -> None:
         """Leave a route on which a call timed out, so that the next call tries another server.
 
-        A link that has never received a message is not used again: it may be dead without being
-        closed, and every call on it would time out.
+        A link that has received nothing since that call was sent is not used again: it may be dead
+        without being closed. Its server is skipped for a while, even if the others still take it
+        for the leader.
         """
-        current = self._is_current(route)
+        current, now = self._is_current(route), self._loop.time()
         if route.silent:
             self._retire(route)
         if current:
-            self._retarget(self._selector.lost(self._loop.time()))
+            leave = self._selector.unreachable if route.silent else self._selector.lost
+            self._retarget(leave(now))
 
     def retry(self, call: RoutedCall) -> bool:
         """Retry a call if time and attempts are left; return whether it will be retried."""
