@@ -305,9 +305,9 @@ def apply_(
 ) -> Answer[Applied]:
     """Make a cluster match a file, as planned: all or nothing.
 
-    If anything that the plan changes has changed since, nothing is applied, and the error
-    INVALID_UPDATE_VERSION names it. Without --plan the command shows the plan and asks for
-    confirmation.
+    If the file, or anything that the plan changes, has changed since, the command applies nothing,
+    shows the new plan and fails with INVALID_UPDATE_VERSION. Without --plan the command shows the
+    plan and asks for confirmation.
 
     \b
     Examples:

@@ -236,7 +236,9 @@ def _loaded(text: str, name: str) -> Any:
     try:
         found = yaml.load(text, Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name} is not valid YAML: {error}") from error
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}: {error.problem}" if mark is not None else f": {error}"
+        raise ConfigError(f"{name} is not valid YAML{where}") from error
     except RecursionError:
         raise ConfigError(f"{name} is nested too deeply") from None
     if found is None:

@@ -147,10 +147,8 @@ def drain_plan(
         for one in gone:
             found = room.best([each for each in replicas if each not in gone], one)
             if found is None:
-                why = (
-                    f"{counted(len(target), 'replica')}, but only"
-                    f" {counted(len(room.usable), 'broker')} can take one"
-                )
+                can = f"only {counted(len(room.usable), 'broker')}" if room.usable else "no broker"
+                why = f"{counted(len(target), 'replica')}, but {can} can take one"
                 if low := sorted({*room.sources} - {*room.usable}):
                     why += f"; low on space: {', '.join(map(str, low))}"
                 stuck.append(StuckPartition(topic, partition.index, partition.replicas, why))

@@ -76,9 +76,11 @@ def exported_state(
 ) -> ExportedState:
     """Return the state at a point of an export; without an offset and a time, at its end.
 
-    Raises UnvouchedError if no controller has recorded the hash of the state, there or later,
-    unless ``unvouched``; otherwise like ``point_of`` and ``state_at``.
+    Raises ConfigError if both are given, UnvouchedError if no controller has recorded the hash of
+    the state, there or later, unless ``unvouched``; otherwise like ``point_of`` and ``state_at``.
     """
+    if offset is not None and time_ms is not None:
+        raise ConfigError("give --at-offset or --at-time, not both")
     place = open_place(target)
     manifest = read_manifest(place)
     point = point_of(place, manifest, offset=offset, time_ms=time_ms)

@@ -138,6 +138,8 @@ def test_partition_that_no_broker_can_take_is_reported() -> None:
     assert [(one.topic, one.why) for one in plan.stuck] == [
         ("t", "3 replicas, but only 2 brokers can take one")
     ]
+    (first, *_) = drain_plan(cell.image, {1, 2, 3}).stuck
+    assert first.why == "3 replicas, but no broker can take one"
 
 
 def test_replicas_are_not_moved_to_cordoned_fenced_or_drained_brokers() -> None:

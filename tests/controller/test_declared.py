@@ -148,7 +148,7 @@ topics:
         ("keys: {a: {}}", "give exactly one of value, base64 and absent"),
         ("keys: {a: {value: x, absent: true}}", "give exactly one of value, base64 and absent"),
         ("keys: {a: {base64: '*'}}", "base64: "),
-        ("a: [", "is not valid YAML"),
+        ("a: [", "is not valid YAML at line 1: expected the node content"),
         ("? {a: b}\n: c", "is not valid YAML"),
         ("!!python/object/apply:os.system ['true']", "is a YAML tag"),
         # ["plan: (3 bytes) → (0 bytes)"; "(4 bytes)" for "hi"]

@@ -120,6 +120,8 @@ def test_time_selects_the_last_batch_that_is_not_later(history: LogHistory, expo
 def test_offset_beyond_the_end_is_refused(history: LogHistory, exported: Path) -> None:
     with pytest.raises(ConfigError, match=f"offsets 0 to {history.end_offset - 1}"):
         exported_state(str(exported), offset=history.end_offset)
+    with pytest.raises(ConfigError, match="give --at-offset or --at-time, not both"):
+        exported_state(str(exported), offset=1, time_ms=1)
 
 
 def test_manifest_names_every_generation_of_the_log(tmp_path: Path) -> None:

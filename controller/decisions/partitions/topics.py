@@ -262,8 +262,10 @@ def _replication_factor(
     if wanted < 1 or wanted > live:
         raise refuse(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {wanted} must be in 1 .. {live}, the number of unfenced brokers"
-            " that are neither stopping nor cordoned",
+            f"replication factor {wanted} exceeds the number of unfenced brokers that are neither"
+            f" stopping nor cordoned, {live}"
+            if wanted > live
+            else f"replication factor {wanted} must be at least 1",
             field,
         )
     return wanted
@@ -345,8 +347,8 @@ def _add(
     elif width > len(targets):
         raise refuse(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {width} exceeds the {len(targets)} unfenced brokers that are"
-            " neither stopping nor cordoned",
+            f"replication factor {width} exceeds the number of unfenced brokers that are neither"
+            f" stopping nor cordoned, {len(targets)}",
             field,
         )
     else:
