@@ -236,8 +236,9 @@ def _loaded(text: str, name: str) -> Any:
     try:
         found = yaml.load(text, Loader)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}: {error.problem}" if mark is not None else f": {error}"
+        where = f": {error}"
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            where = f" at line {error.problem_mark.line + 1}: {error.problem}"
         raise ConfigError(f"{name} is not valid YAML{where}") from error
     except RecursionError:
         raise ConfigError(f"{name} is nested too deeply") from None
