@@ -4,7 +4,7 @@ From a beginning (a cluster at rest, or one in trouble) the search takes every s
 may take next: a message arrives, or its link breaks; a disk finishes a vote or a flush; a deadline
 passes; a client writes or reads; a process dies, with or without what it had not flushed, noticed or
 not, and starts again. States of the cluster that are equal count once. What must hold is checked in
-each: the invariants of the core, and those of ``Search._judge`` and ``_logs_match``. A violation is
+each: the invariants of the core, and those of ``judge`` and ``Search._check_logs``. A violation is
 told with the shortest story that leads to it.
 
     python tests/quorum/quorum_search.py [SCENE ...] [--minutes N] [--mutant NAME]
@@ -20,8 +20,10 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from quorum_harness import Record
-from quorum_states import EvenCluster, Event, LocalState, LocalStates, Sighting
+from quorum_oracle import Past, Violated, judge
+from quorum_states import EvenCluster, Event, LocalState, LocalStates
 
+from raftlog.quorum.config import Voter
 from simulation.mutants.edits import Edit, edited
 from simulation.mutants.registry import MUTANTS
 
@@ -56,17 +58,6 @@ class Scene:
     """Nor one with more messages on their way."""
 
 
-class Past(NamedTuple):
-    """The history that the nodes' states do not show."""
-
-    leaders: tuple[tuple[int, int], ...] = ()
-    """(epoch, node), ascending."""
-    committed: tuple[Record, ...] = ()
-    """Records that any node has ever committed."""
-    rounds: tuple[tuple[int, int, int], ...] = ()
-    """(epoch, read-index round, highest epoch that had been led when it began last)."""
-
-
 class State(NamedTuple):
     """A state of the cluster. ``locals``, ``bag``: numbers of LocalStates."""
 
@@ -90,13 +81,6 @@ class Numbers(Generic[T]):
         if number == len(self.values):
             self.values.append(value)
         return number
-
-
-class Violated(Exception):  # noqa: N818
-    """A rule is broken by ``move``, in state ``at`` of the level."""
-
-    at: int
-    move: Move
 
 
 Way = tuple["array[int]", "array[int]"]
@@ -135,16 +119,10 @@ class Search:
 
     def _begin(self) -> State:
         cluster = self.scene.begin()
-        oracle = cluster.oracle
-        past = Past(
-            tuple(sorted((epoch, node_id) for epoch, (node_id, _) in oracle.leader_of.items())),
-            tuple(oracle.committed),
-        )
         bag = [self._nodes.message_id(message) for message in cluster.network]
         self._count = len(cluster.nodes)
-        return State(
-            [self._nodes.adopt(node) for node in cluster.nodes.values()], bag, past, Spent()
-        )
+        locals_ = [self._nodes.adopt(node) for node in cluster.nodes.values()]
+        return State(locals_, bag, cluster.oracle.past, Spent())
 
     # --- states as bytes: they are many -----------------------------------------------------------
 
@@ -275,7 +253,7 @@ class Search:
             locals_[at] = step.state
             bag.extend(step.sent)
             for sighting in step.seen:
-                past = self._judge(past, sighting, locals_)
+                past = judge(past, sighting, partial(self._durable, locals_))
         if len(bag) > self.scene.in_flight or any(
             self._nodes.states[state_id].epoch > self.scene.epochs for state_id in locals_
         ):
@@ -373,54 +351,8 @@ class Search:
 
     # --- what must hold over all nodes together ---------------------------------------------------
 
-    def _judge(self, past: Past, seen: Sighting, locals_: Sequence[int]) -> Past:
-        """Return the history with this state. Raises Violated."""
-        known = past.committed[: len(seen.log)]
-        match seen.kind:
-            case "leads":
-                if any(epoch == seen.epoch for epoch, _ in past.leaders):
-                    raise Violated(f"two leaders in epoch {seen.epoch}")
-                if seen.log[: len(past.committed)] != past.committed:
-                    raise Violated(f"the leader of epoch {seen.epoch} lacks committed records")
-                return past._replace(
-                    leaders=tuple(sorted((*past.leaders, (seen.epoch, seen.node_id))))
-                )
-            case "commits":
-                if seen.log[: len(known)] != known:
-                    raise Violated("two nodes commit different records at one offset")
-                if len(seen.log) > len(known):
-                    self._check_commit(seen, locals_)
-                    return past._replace(committed=seen.log)
-            case "installs":
-                if seen.leads or seen.log != known:
-                    raise Violated(
-                        "a snapshot holds what is not committed, or a leader installs it"
-                    )
-            case "round begun":
-                others = [entry for entry in past.rounds if entry[:2] != (seen.epoch, seen.number)]
-                highest = max((epoch for epoch, _ in past.leaders), default=0)
-                return past._replace(
-                    rounds=tuple(sorted((*others, (seen.epoch, seen.number, highest))))
-                )
-            case "round confirmed":
-                for epoch, number, highest in past.rounds:
-                    if epoch == seen.epoch and number <= seen.number and highest > epoch:
-                        raise Violated("a read round began after a higher epoch had a leader")
-        return past
-
-    def _check_commit(self, seen: Sighting, locals_: Sequence[int]) -> None:
-        if not seen.leads:
-            raise Violated("a follower commits what no leader has")
-        if seen.log[-1][0] != seen.epoch:
-            raise Violated("a leader commits records of an older epoch by counting")
-        durable = [
-            self._nodes.logs[self._nodes.states[locals_[i - 1]].durable] for i in seen.voters
-        ]
-        holders = sum(log[: len(seen.log)] == seen.log for log in durable)
-        if 2 * holders <= len(seen.voters):
-            raise Violated(
-                f"what is committed is durable on {holders} of {len(seen.voters)} voters"
-            )
+    def _durable(self, locals_: Sequence[int], voter: Voter) -> Sequence[Record]:
+        return self._nodes.logs[self._nodes.states[locals_[voter.node_id - 1]].durable]
 
     def _check_logs(self, locals_: Sequence[int]) -> None:
         """Check log matching: the same epoch at the same offset means the same log up to there."""

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 from google.protobuf.message import Message as ProtoMessage
 from quorum_harness import Cluster, Message, Record, SimNode
-from quorum_oracle import Oracle
+from quorum_oracle import Sighting, Sightings
 
 from raftlog.quorum import events
 
@@ -82,69 +82,6 @@ class EvenCluster(Cluster):
 
     def rng_of(self, _node: SimNode) -> random.Random:
         return EVEN
-
-
-class Sighting(NamedTuple):
-    """An action of one node that must be consistent with the others'; the search judges it."""
-
-    kind: str
-    """leads, commits, installs, round begun, round confirmed."""
-    node_id: int
-    epoch: int
-    number: int = 0
-    """Number of the round."""
-    log: tuple[Record, ...] = ()
-    """The whole log of a new leader; what is committed; what is installed."""
-    voters: tuple[int, ...] = ()
-    leads: bool = False
-
-
-class Sightings:
-    """Replaces the oracle during one step."""
-
-    leaves = Oracle.leaves
-    """Persist before send, flush before acknowledge: needs no other node."""
-
-    def __init__(self) -> None:
-        self.seen: list[Sighting] = []
-
-    def became_leader(self, node: SimNode, epoch: int) -> None:
-        vote = node.disk.vote
-        assert (vote.epoch, vote.voted_id) == (epoch, node.id), "leads before its vote is durable"
-        self.seen.append(Sighting("leads", node.id, epoch, log=tuple(node.log)))
-
-    def high_watermark(self, node: SimNode, offset: int) -> None:
-        assert node.high_watermark < offset <= len(node.log), "the high watermark is no such offset"
-        node.high_watermark = offset
-        core = node.up
-        voters = tuple(voter.node_id for voter in core.voters)
-        log = tuple(node.log[:offset])
-        self.seen.append(
-            Sighting("commits", node.id, core.epoch, log=log, voters=voters, leads=leads(node))
-        )
-
-    def installs(self, node: SimNode, records: list[Record]) -> None:
-        assert len(records) > node.high_watermark, "a snapshot takes back what is committed"
-        self.seen.append(
-            Sighting("installs", node.id, node.up.epoch, log=tuple(records), leads=leads(node))
-        )
-
-    def read_index_started(self, node: SimNode, number: int) -> None:
-        self.seen.append(Sighting("round begun", node.id, node.up.epoch, number))
-
-    def read_index_confirmed(self, node: SimNode, number: int) -> None:
-        self.seen.append(Sighting("round confirmed", node.id, node.up.epoch, number))
-
-    def appended(self, node: SimNode, base: int, records: list[Record]) -> None:
-        """Ignored: the search compares the logs of all nodes."""
-
-    def lost_leadership(self, node: SimNode) -> None:
-        """Ignored: the search judges the node that leads instead."""
-
-
-def leads(node: SimNode) -> bool:
-    """Return whether it leads; its role may have been removed by this very step."""
-    return node.role.start_offset != -1 or node.up.role == "resigned"
 
 
 class World:
