@@ -288,12 +288,10 @@ class Cell:
 
     def report(
         self, broker_id: int, partition: Partition, last_epoch: int = -1, end: int = 0
-    ) -> None:
-        """Report the end of a broker's replica of a leaderless partition, and then run all due
-        work.
-        """
+    ) -> list[Decided]:
+        """Report the end of a broker's replica of a leaderless partition; return what was due."""
         self.beat(broker_id, replica_logs=[replica_log(partition, last_epoch, end)])
-        self.due()
+        return self.due()
 
     def create(self, name: str = "t", **fields: Any) -> bytes:
         content: dict[str, Any] = {"name": name, "num_partitions": 1, "replication_factor": 3}

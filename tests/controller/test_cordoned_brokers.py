@@ -40,6 +40,10 @@ class Racks(Cell):
         for one in plan.moves:
             self.reassign({one.partition: one.replicas}, one.topic)
 
+    def move(self, plan: MovePlan) -> None:
+        self.carry_out(plan)
+        self.catch_up()
+
     def counts(self) -> Counter[int]:
         return Counter(one for each in self.image.partitions.values() for one in target_of(each))
 
@@ -195,8 +199,7 @@ def test_move_to_a_dead_broker_gets_another_target() -> None:
     cell.silence(3)
     (move,) = drain_plan(cell.image, {2}).moves
     assert move.replicas == (1, 4)
-    cell.carry_out(drain_plan(cell.image, {2}))
-    cell.catch_up()
+    cell.move(drain_plan(cell.image, {2}))
     assert cell.counts() == {1: 1, 4: 1}
 
 
@@ -208,17 +211,14 @@ def test_dead_broker_is_drained(unregistered: bool) -> None:
     cell.silence(2)
     if unregistered:
         cell.send(rpc.UnregisterBrokerRequest(broker_id=2))
-    cell.carry_out(drain_plan(cell.image, {2}))
-    cell.catch_up()
+    cell.move(drain_plan(cell.image, {2}))
     assert cell.counts()[2] == 0
 
 
 def test_brokers_of_a_whole_rack_are_drained_together() -> None:
     cell = Racks("a", "a", "b", "b", "c", "c")
     cell.create("t", num_partitions=12, replication_factor=2)
-    plan = drain_plan(cell.image, {1, 2})
-    cell.carry_out(plan)
-    cell.catch_up()
+    cell.move(drain_plan(cell.image, {1, 2}))
     assert cell.counts()[1] == cell.counts()[2] == 0
     assert cell.shared_racks() == 0
 
@@ -230,9 +230,7 @@ def test_new_broker_gets_its_share_of_replicas() -> None:
     cell = Racks("", "")
     cell.create_on(*[(1, 2)] * 9)
     cell.join(3)
-    plan = balance_plan(cell.image)
-    cell.carry_out(plan)
-    cell.catch_up()
+    cell.move(balance_plan(cell.image))
     assert sorted(cell.counts().values()) == [6, 6, 6]
     assert balance_plan(cell.image).moves == ()
 
@@ -240,16 +238,14 @@ def test_new_broker_gets_its_share_of_replicas() -> None:
 def test_replicas_are_moved_out_of_a_rack_that_has_several() -> None:
     cell = Racks("a", "a", "b")
     cell.create_on((1, 2), (2, 1))
-    cell.carry_out(balance_plan(cell.image))
-    cell.catch_up()
+    cell.move(balance_plan(cell.image))
     assert cell.shared_racks() == 0
 
 
 def test_rack_spread_is_not_sacrificed_for_balanced_counts() -> None:
     cell = Racks("a", "a", "b")
     cell.create_on(*[(1, 3)] * 6)
-    cell.carry_out(balance_plan(cell.image))
-    cell.catch_up()
+    cell.move(balance_plan(cell.image))
     assert cell.counts() == {1: 3, 2: 3, 3: 6}
     assert cell.shared_racks() == 0
 
@@ -274,8 +270,7 @@ def test_random_clusters_are_balanced_by_one_plan_and_stay_balanced(seed: int) -
     for _ in range(3):
         plan = balance_plan(cell.image)
         assert len({(one.topic, one.partition) for one in plan.moves}) == len(plan.moves)
-        cell.carry_out(plan)
-        cell.catch_up()
+        cell.move(plan)
         spread.append(cell.shared_racks())
     assert all(later <= earlier for earlier, later in pairwise(spread))
     assert spread[-1] == 0 or len(set(racks)) == 1

@@ -85,9 +85,7 @@ def test_record_names_what_was_known_and_what_may_be_lost() -> None:
         cell.back(broker_id, clean=False, process=disk(broker_id))
     report(cell, topic, 1)
     report(cell, topic, 2, 1, 7)
-    log = replica_log(cell.partition(topic), 1, 5)
-    cell.beat(3, replica_logs=[log])
-    (decision,) = cell.due()
+    (decision,) = cell.report(3, cell.partition(topic), 1, 5)
     recovery = decision.records[0].message.recovery
     assert [(one.broker_id, one.last_epoch, one.log_end_offset) for one in recovery.logs] == [
         (2, 1, 7),
@@ -101,9 +99,7 @@ def test_record_names_what_was_known_and_what_may_be_lost() -> None:
 
 def test_recovery_without_loss_is_recorded_as_such() -> None:
     cell, topic = lost()
-    log = replica_log(cell.partition(topic), 2, 5)
-    cell.beat(1, replica_logs=[log])
-    (decision,) = cell.due()
+    (decision,) = cell.report(1, cell.partition(topic), 2, 5)
     recovery = decision.records[0].message.recovery
     assert (recovery.loss, list(recovery.silent), recovery.last_known_leader) == ("", [2, 3], 1)
 

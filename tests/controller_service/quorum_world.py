@@ -9,12 +9,13 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from fake_link import FakeLink
+
 from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.endpoint import Voter
 from raftlog.errors import ApiError
-from raftlog.identity import ANONYMOUS
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.node.storage.api import NodeIdentity
 from raftlog.quorum.config import QuorumConfig
@@ -258,24 +259,24 @@ def describing(correlation_id: int = 7) -> pb.ControllerRequest:
     )
 
 
-class KeepingLink:
-    """A link that keeps the messages sent to it."""
-
-    identity = ANONYMOUS
-    listener = ""
+class KeepingLink(FakeLink):
+    """A link of this peer, which can be closed."""
 
     def __init__(self, peer: str = "somebody:1") -> None:
-        self.peer = peer
-        self.sent: list[Any] = []
-        self.closed_because = ""
-
-    def send(self, message: Any) -> None:
-        self.sent.append(message)
+        super().__init__()
+        self.peer, self.closed_because = peer, ""
 
     def close(self, reason: str = "") -> None:
         self.closed_because = reason
 
-    def unknown_kind(self, what: str) -> None:
-        raise NotImplementedError
 
-    malformed = forbidden = throttled = unknown_kind
+def after_each(target: object, name: str, what: Callable[..., object]) -> None:
+    """Call ``what`` after each call of this method, with its arguments."""
+    method = getattr(target, name)
+
+    def both(*arguments: Any) -> Any:
+        result = method(*arguments)
+        what(*arguments)
+        return result
+
+    setattr(target, name, both)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from quorum_world import KeepingLink, World, alter, describing
+from quorum_world import KeepingLink, World, after_each, alter, describing
 from scenarios import simulated
 
 import controller.service.transfer
@@ -102,18 +102,12 @@ async def test_write_waits_for_brokers_despite_a_leader_change(as_message: bool)
 
 
 @simulated
-async def test_request_waits_until_the_successor_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_waits_until_the_successor_is_known() -> None:
     world = World()
     old, *_ = await world.settled()
-    target = world.others(old)[0].id
-    told, lost = KeepingLink(), old.service.lost_leadership
-    late = describing()
-
-    def lost_leadership(epoch: int, reason: str) -> None:
-        lost(epoch, reason)
-        old.service.reception.received(told, [late])
-
-    monkeypatch.setattr(old.service, "lost_leadership", lost_leadership)
+    target, told = world.others(old)[0].id, KeepingLink()
+    received = old.service.reception.received
+    after_each(old.service, "lost_leadership", lambda *_: received(told, [describing()]))
     leaving = asyncio.ensure_future(transfer(world, target))
     await world.until(lambda: old.service.node.leadership is None)
     await world.until(lambda: told.sent, within_s=HOLD_S)
@@ -129,18 +123,17 @@ async def test_waiting_request_is_sent_to_the_successor_and_waits_there() -> Non
     world = World()
     old, new, _ = await world.settled()
     sent = describing()
-    left, arrived, resign = KeepingLink(), KeepingLink(), old.service.replica.resign
+    left, arrived = KeepingLink(), KeepingLink()
     roles: list[str] = []
 
-    def resigned(*arguments: Any) -> None:
-        resign(*arguments)
+    def resigned(*_: Any) -> None:
         old.service.reception.received(left, [sent])
         assert left.sent == [], "it goes with those that wait"
         roles.append(new.service.replica.core.role)
         new.service.reception.received(arrived, [sent])
         assert arrived.sent == [], "it waits for the outcome of the election"
 
-    old.service.replica.resign = resigned  # type: ignore[method-assign, assignment]
+    after_each(old.service.replica, "resign", resigned)
     await transfer(world, new.id)
     await world.until(lambda: arrived.sent)
     assert roles == ["follower"], "it has not heard of the resignation"
@@ -204,11 +197,10 @@ async def test_candidate_that_does_not_win_refuses_waiting_requests_in_time() ->
     world = World()
     old, new, other = await world.settled()
     sent = describing()
-    told, changed, loop = KeepingLink(), new.service.leader_changed, asyncio.get_running_loop()
+    told, loop = KeepingLink(), asyncio.get_running_loop()
     begun: list[float] = []
 
-    def leader_changed(leader_id: int, epoch: int) -> None:
-        changed(leader_id, epoch)
+    def leader_changed(*_: int) -> None:
         if new.service.replica.campaigns and not begun:
             begun.append(loop.time())
             for node in (old, other):
@@ -216,7 +208,7 @@ async def test_candidate_that_does_not_win_refuses_waiting_requests_in_time() ->
             new.service.reception.received(told, [sent])
             assert told.sent == []
 
-    new.service.leader_changed = leader_changed  # type: ignore[method-assign]
+    after_each(new.service, "leader_changed", leader_changed)
     await transfer(world, new.id)
     await world.until(lambda: told.sent, within_s=HOLD_S + 0.1)
     assert loop.time() - begun[0] == pytest.approx(HOLD_S, abs=0.01)
@@ -230,19 +222,18 @@ async def test_candidate_that_does_not_win_refuses_waiting_requests_in_time() ->
 async def test_only_a_config_write_is_forwarded_with_the_inherited_tail() -> None:
     world = World()
     _, new, _ = await world.settled()
-    claimed, told, ends = new.service.became_leader, KeepingLink(), [0]
+    told, ends = KeepingLink(), [0]
     write = pb.ControllerRequest(correlation_id=7)
     write.incremental_alter_configs.CopyFrom(alter("b", "1"))
     handing = pb.ControllerRequest(
         correlation_id=8, transfer_leadership=pb.TransferLeadershipRequest(target_id=-1)
     )
 
-    def became_leader(epoch: int, epoch_start_offset: int) -> None:
-        claimed(epoch, epoch_start_offset)
+    def became_leader(_epoch: int, epoch_start_offset: int) -> None:
         ends[0] = epoch_start_offset + 1
         new.service.reception.received(told, [write, handing])
 
-    new.service.became_leader = became_leader  # type: ignore[method-assign]
+    after_each(new.service, "became_leader", became_leader)
     # Its answer may come later than all of this.
     transferred = asyncio.ensure_future(transfer(world, new.id))
     await world.until(lambda: new.service.node.decider is not None, every_s=0.0001)
@@ -264,28 +255,14 @@ async def test_waiting_transfer_does_not_poll() -> None:
     world.network.partition(f"c{old.id}", f"c{target.id}")
     asked = asyncio.ensure_future(transfer(world, target.id))
     await world.until(lambda: old.service.transfer.under_way is not None)
-    looks = 0
-    describe, steps = old.service.replica.describe, 0
-    stepped = old.service.replica.stepped
-    assert stepped is not None
-
-    def counted_step() -> None:
-        nonlocal steps
-        steps += 1
-        stepped()
-
-    def counted(now: float) -> Any:
-        nonlocal looks
-        looks += 1
-        return describe(now)
-
-    old.service.replica.stepped = counted_step
-    old.service.replica.describe = counted  # type: ignore[method-assign]
+    replica, looks, steps = old.service.replica, list[float](), list[int]()
+    after_each(replica, "stepped", lambda: steps.append(1))
+    after_each(replica, "describe", looks.append)
     await asyncio.sleep(TRANSFER_TIMEOUT_S / 2)
-    assert 0 < looks <= steps + 1
+    assert 0 < len(looks) <= len(steps) + 1
     with pytest.raises(ApiError):
         await asked
-    assert old.service.replica.stepped is None
+    assert replica.stepped is None
 
 
 @simulated
@@ -317,17 +294,16 @@ async def test_request_is_redirected_to_the_leader_on_its_own_listener() -> None
 async def test_held_requests_are_refused_at_their_deadline_without_a_successor() -> None:
     world = World()
     old, *_ = await world.settled()
-    resign, successor = old.service.replica.resign, -1
+    successor = -1
 
-    def resign_and_be_alone(*arguments: Any) -> None:
+    def be_alone(*arguments: Any) -> None:
         nonlocal successor
-        resign(*arguments)
         successor = max(successor, *arguments[1:], -1)
         for node in world.nodes.values():
             if node is not old and node.up_now:
                 node.kill()
 
-    old.service.replica.resign = resign_and_be_alone  # type: ignore[method-assign, assignment]
+    after_each(old.service.replica, "resign", be_alone)
     leaving = asyncio.ensure_future(old.service.leave("stop"))
     await world.until(lambda: old.service.node.leadership is None)
     told = KeepingLink()
@@ -472,36 +448,26 @@ async def test_first_write_is_replicated_with_the_first_record_of_the_epoch() ->
     """[It follows alone, and every follower syncs twice before it is answered.]"""
     world = World()
     old, new, _ = await world.settled()
-    changed, told = new.service.leader_changed, KeepingLink()
+    told = KeepingLink()
     write = pb.ControllerRequest(correlation_id=7)
     write.incremental_alter_configs.CopyFrom(alter("b", "1"))
+    proposed, ends = list[bool](), list[int]()
 
-    def leader_changed(leader_id: int, epoch: int) -> None:
-        changed(leader_id, epoch)
+    def leader_changed(*_: int) -> None:
         if new.service.replica.campaigns and not told.sent:
             new.service.reception.received(told, [write])
 
-    new.service.leader_changed = leader_changed  # type: ignore[method-assign]
-    proposed: list[bool] = []
-    replica = new.service.replica
-    step = replica._step_core
-
-    def stepped(event: Any, now: float) -> Any:
+    def stepped(event: Any, _now: float) -> None:
         if isinstance(event, Proposed):
             proposed.append(event.more_follows)
-        return step(event, now)
-
-    replica._step_core = stepped
-    ends: list[int] = []
-    log = old.service.replica._log
-    append = log.append
 
     def appended(span: Any) -> None:
         if new.service.node.leadership is not None:
             ends.append(span.end_offset - span.base_offset)
-        append(span)
 
-    log.append = appended  # type: ignore[method-assign]
+    after_each(new.service, "leader_changed", leader_changed)
+    after_each(new.service.replica, "_step_core", stepped)
+    after_each(old.service.replica._log, "append", appended)
     await transfer(world, new.id)
     await world.until(lambda: told.sent)
     assert not told.sent[0].HasField("error")
@@ -624,28 +590,15 @@ async def test_clients_ask_the_successor_while_the_last_chunk_is_committed() -> 
     """Their next requests are at the successor when it leads, and none returns to the old leader."""
     world = World()
     old, new, _ = await world.settled()
-    load, asked_at_old, resign = Load(world), 0, old.service.replica.resign
-    targets: list[str] = []
-
-    def resigned(*arguments: Any) -> None:
-        targets.append(world.client.target)
-        resign(*arguments)
-
-    old.service.replica.resign = resigned  # type: ignore[method-assign, assignment]
+    load, targets, refused = Load(world), list[str](), list[Any]()
+    after_each(old.service.replica, "resign", lambda *_: targets.append(world.client.target))
     await world.until(lambda: len(load.acknowledged) > 20)
-    refuse = old.service.reception._answers.refuse
-
-    def refused(*arguments: Any) -> None:
-        nonlocal asked_at_old
-        asked_at_old += 1
-        refuse(*arguments)
-
-    old.service.reception._answers.refuse = refused  # type: ignore[method-assign, assignment]
+    after_each(old.service.reception._answers, "refuse", lambda *it: refused.append(it))
     await transfer(world, new.id)
     await led_by(world, new.id)
     load.stop()
     assert targets == [f"c{new.id}:9093"]
-    assert asked_at_old == 0
+    assert refused == []
     assert load.failed == []
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from quorum_world import Node, World, alter
+from quorum_world import Node, World, after_each, alter
 from scenarios import scenario, simulated
 
 from controller.disk.space import FINE, Verdict
@@ -150,13 +150,7 @@ async def test_full_queue_accepts_heartbeats(monkeypatch: pytest.MonkeyPatch) ->
 async def test_heartbeats_that_change_nothing_share_a_turn_and_a_read_index_round() -> None:
     _, node, broker = await unfenced_broker()
     rounds: list[int] = []
-    begin = node.service.replica.request_read_index
-
-    def counted() -> int:
-        rounds.append(begin())
-        return rounds[-1]
-
-    node.service.replica.request_read_index = counted  # type: ignore[method-assign]
+    after_each(node.service.replica, "request_read_index", lambda: rounds.append(1))
     loop = asyncio.get_running_loop()
     begun = loop.time()
     answers = []
