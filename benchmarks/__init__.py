@@ -1,3 +1,3 @@
-"""Measurements for every claim about speed, with the peer and the machine's limits in the
-same run.
+"""Measurements behind every claim about speed, with the peer's and the machine's limits in the same
+run.
 """

@@ -90,7 +90,7 @@ def main(
 
 
 def show(result: Result) -> None:
-    """Print the result for people."""
+    """Print the result as text."""
     table = Table(title=f"{result['workload']}: {result['what']}", title_justify="left")
     table.add_column("")
     table.add_column("")

@@ -2,9 +2,9 @@
 
     python -m benchmarks.beaters CLUSTER_ID CONTROLLERS COUNT
 
-Prints ``ready`` when all are unfenced; ends at a line on stdin, printing JSON: answered, failed,
-seconds, latency_ms. Each has a connection of its own, as brokers have, and claims to have applied
-all that is committed.
+Prints ``ready`` when all are unfenced; when a line arrives on stdin, prints JSON (answered, failed,
+seconds, latency_ms) and exits. Each broker has a connection of its own, as real ones have, and
+claims to have applied everything committed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ FIRST_ID = 10_000
 INTERVAL_S = 2.0
 LOOK_S = 0.5
 STARTS_PER_S = 200
-"""Connections opened per second: opening all at once would measure something else."""
+"""Connections opened per second, as opening all at once would measure something else."""
 
 
 class Beater:
-    """One broker, as far as its registration is concerned."""
+    """One broker, reduced to its registration and heartbeats."""
 
     def __init__(
         self, transport: GrpcTransport, controllers: list[str], cluster_id: str, broker_id: int

@@ -1,5 +1,5 @@
-"""K6, K7: how soon a broker that dies or stops is fenced, and is back; and the cost of a thousand
-brokers' heartbeats.
+"""K6, K7: the times until a broker that dies or stops is fenced, and until it is back; and the cost
+of a thousand brokers' heartbeats.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ async def _lives(quorum: Quorum, way: str, runs: int) -> dict[str, Any]:
 
 
 def broker_lives(quorum: Quorum, runs: int) -> list[dict[str, Any]]:
-    """K6: each way of dying, and coming back. Observed at another broker, sampled every 5 ms."""
+    """K6: measure each way of dying, and the return, as observed at another broker, sampled every 5
+    ms.
+    """
     import uvloop
 
     return [
@@ -172,7 +174,7 @@ def _beating(quorum: Quorum, count: int, seconds: float) -> dict[str, Any]:
 
 
 def heartbeats(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
-    """K7: CPU of the controllers, in percent of one core, by number of brokers that send heartbeats
-    every 2 s, each on its own connection.
+    """K7: measure the controllers' CPU, in percent of one core, by number of brokers that send
+    heartbeats every 2 s, each on its own connection.
     """
     return [_beating(quorum, count, seconds) for count in BEATING]

@@ -1,8 +1,8 @@
 """``python -m benchmarks.calls w1``: the Python calls that each node makes for a write, by
 function.
 
-The fixed cost of a commit round is calls, not work: each costs one to three microseconds, run cold.
-The list allows a comparison with later changes.
+The fixed cost of a commit round consists of calls, not of work: each costs one to three
+microseconds with cold caches. The list can be compared with one made after a change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from raftlog.client.requests import require_success
 from raftlog.transport.grpc_transport import GrpcTransport
 
 WRITES = 300
-"""Number of requests counted, per request in flight."""
+"""Number of requests that are counted, per request in flight."""
 SHOWN = 70
 ROOT = str(Path(__file__).parents[1])
 OWN = tuple(f"{ROOT}/{name}/" for name in ("raftlog", "controller"))

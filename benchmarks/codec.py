@@ -1,7 +1,8 @@
 """``python -m benchmarks.codec``: the cost per write of each function in the compiled codec, and in
-the Python one, in microseconds of CPU, for 64 writes at a time, the best of many rounds.
+the Python one, in microseconds of CPU, for 64 writes at a time, in the best of many rounds.
 
-Without nodes and client all caches are warm: compare the columns only.
+As there are no nodes and no client, all caches are warm, so only the columns can be compared with
+each other.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _kind(event: ev.Event) -> str:
 
 def measure(writes: int) -> dict[str, Any]:
     """Make ``writes`` writes one after the other, with a confirmed read-index round after every
-    hundredth of them.
+    hundredth one.
     """
     cores = Cores()
     leader = cores.elect()

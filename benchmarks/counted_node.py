@@ -1,7 +1,7 @@
 """A node started as ``raftlog`` starts it, whose Python calls can be counted: SIGUSR1 starts
 counting, SIGUSR2 stops it and writes the counts to ``BENCH_CALLS``/PID.json.
 
-Counts only calls on the event loop's thread: the disk thread calls none of raftlog's functions
+Counts only calls on the event loop's thread, as the disk thread calls none of raftlog's functions
 while it waits.
 """
 

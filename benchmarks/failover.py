@@ -30,7 +30,7 @@ REST_S = 0.5
 
 class RetryingWriter:
     """A writer with one write in flight, retried every 50 ms. Records when, and in which epoch,
-    each was acknowledged.
+    each write was acknowledged.
     """
 
     def __init__(self, endpoints: list[str]) -> None:
@@ -118,7 +118,7 @@ async def _send(quorum: Quorum, leader: int, number: int) -> None:
 
 
 async def _transfer(controller: str, calls: list[float]) -> None:
-    """Ask the active controller to transfer its leadership, and record how long its answer took."""
+    """Ask the active controller to transfer its leadership, and record how long the answer took."""
     transport = GrpcTransport()
     client = ControllerClient(transport, [controller], rng=random.Random(2))
     begun = time.monotonic()
@@ -129,7 +129,7 @@ async def _transfer(controller: str, calls: list[float]) -> None:
 
 
 def transfers(quorum: Quorum, runs: int) -> dict[str, Any]:
-    """W9: the leader repeatedly transfers its leadership; no process ends."""
+    """W9: let the leader transfer its leadership repeatedly; no process exits."""
     import uvloop
 
     until_write: list[float] = []
@@ -151,7 +151,7 @@ def transfers(quorum: Quorum, runs: int) -> dict[str, Any]:
 
 
 def idle(quorum: Quorum, seconds: float) -> dict[str, Any]:
-    """W8: CPU time of the idle quorum."""
+    """W8: measure the CPU time of the idle quorum."""
     time.sleep(SETTLE_S)
     before = cpu_s(quorum.pids)
     time.sleep(seconds)

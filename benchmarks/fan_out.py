@@ -3,7 +3,7 @@ number of brokers, so that both meet the same state of the machine.
 
 ``python -m benchmarks.fan_out [BROKERS] [ROUNDS] [DIRECTORY]`` prints for each the CPU of the
 leader (minus that of a write without brokers: see ``w5c``) and of a broker, per broker and write,
-and the time until the last broker has a write, and knows that all have it.
+and the times until the last broker has a write, and until it knows that all have it.
 """
 
 from __future__ import annotations

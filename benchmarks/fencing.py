@@ -1,10 +1,9 @@
-"""K-fence: fencing a broker with 1,000 partitions, of 10,000 in all and of 100,000: the cost must
-depend only on the partitions of that broker. Measured twice: in one process, the cost of deciding,
-folding and encoding alone; and on a real quorum, from the request to its committed answer, and
-until every broker has applied it.
+"""K-fence: fencing a broker that has 1,000 partitions, out of a total of 10,000 or 100,000: the
+cost must depend only on the partitions of that broker. Measured twice: in one process, only the
+cost of deciding, folding and encoding; and on a real quorum, the time from the request to its
+committed answer, and until every broker has applied it.
 
-    .venv/bin/python -m benchmarks.fencing [--json]      # the first alone
-    benchmarks/run k_fence                               # both
+    .venv/bin/python -m benchmarks.fencing [--json] # the first alone benchmarks/run k_fence # both
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ PARTITIONS_A_CALL = 2_000
 
 
 def alone(total: int) -> dict[str, Any]:
-    """Return the CPU milliseconds of one fencing in this process, with as many brokers as give each
+    """Return the CPU milliseconds of one fencing in this process, with enough brokers that each has
     1,000 partitions.
     """
     brokers = list(range(1, total * REPLICATION_FACTOR // HELD + 1))
@@ -109,7 +108,7 @@ def _image(brokers: list[int], total: int) -> Image:
 
 def on_a_quorum(quorum: Quorum) -> list[dict[str, Any]]:
     """Measure on three controllers with brokers that keep the image; three of them have the
-    replicas that the victims do not.
+    replicas that are not on the victims.
     """
     import uvloop
 

@@ -1,5 +1,5 @@
-"""The gain of lanes: a load on two quorums that are written to alternately, so that both meet the
-same state of the machine; one of them has no lanes.
+"""The gain of lanes: a load that is written alternately to two quorums, one of which has no lanes,
+so that both meet the same state of the machine.
 
 ``python -m benchmarks.lanes [w1|w2|w3|w4] [ROUNDS] [ENTRIES]`` prints CPU per write of leader,
 followers and client. With ENTRIES, mutual TLS everywhere and an authorizer with that number of

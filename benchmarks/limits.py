@@ -1,4 +1,4 @@
-"""The machine's limits: one durable write, one message there and back; and the floor, below which
+"""The machine's limits: one durable write, one round trip of a message; and the floor, below which
 no write that keeps the guarantee can be.
 
 One write in flight needs a message to the leader and back, one to a follower and back, and one
@@ -59,8 +59,8 @@ def fdatasync_ms(directory: Path, count: int = 1000) -> float:
 
 
 def overwrite_ms(directory: Path, count: int = 1000) -> float:
-    """Return the p50 of overwriting 300 bytes and fdatasync in ms: the file system's journal is not
-    involved.
+    """Return the p50 of overwriting 300 bytes and fdatasync in ms, which does not involve the file
+    system's journal.
     """
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         os.write(file.fileno(), bytes(BLOCK_BYTES))

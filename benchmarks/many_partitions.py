@@ -1,5 +1,5 @@
-"""K3: one call that creates many partitions, until the reply and until every broker has applied
-them.
+"""K3: one call that creates many partitions: the time until the reply, and until every broker has
+applied them.
 
 Measured twice: with brokers that keep the image but no replicas (the metadata path alone), and with
 real broker processes, which also create the replicas.
@@ -36,7 +36,7 @@ def request(name: str, partitions: int) -> pb.CreateTopicsRequest:
 async def _create(
     bootstrap: list[str], partitions: int, brokers: list[str]
 ) -> tuple[float, float, int, float]:
-    """Return (sent, answered, offset, shown by the last of these brokers), with times of the
+    """Return (sent, answered, offset, shown by the last of these brokers), where times are by the
     machine's monotonic clock.
     """
     transport = GrpcTransport()

@@ -24,9 +24,7 @@ class _Cluster(LocalCluster):
 
 
 SETTINGS = {"max.connections": 4_096}
-"""Settings for all nodes: a thousand brokers need more connections than the default, which is for
-hundreds.
-"""
+"""Settings for all nodes: a thousand brokers need more connections than the default allows."""
 
 
 class Quorum:
@@ -143,13 +141,13 @@ class Quorum:
         self._cluster.kill(name, number)
 
     def wait_ended(self, name: str) -> None:
-        """Wait until a node's process has ended. Raises TimeoutError."""
+        """Wait until a node's process has exited. Raises TimeoutError."""
         if not self._cluster.wait_gone(name, timeout_s=40):
             raise TimeoutError(f"{name} has not exited")
 
     def start_brokers(self, count: int) -> tuple[list[str], list[int]]:
         """Start additional brokers, and wait until they serve; return their endpoints and pids.
-        They end with the quorum.
+        They are stopped with the quorum.
         """
         names = [self._cluster.add_broker().name for _ in range(count)]
         for name in names:
@@ -165,12 +163,12 @@ class Quorum:
         self._cluster.kill(f"controller-{node}", number)
 
     def wait_gone(self, node: int) -> None:
-        """Wait until a controller's process has ended. Raises TimeoutError."""
+        """Wait until a controller's process has exited. Raises TimeoutError."""
         if not self._cluster.wait_gone(f"controller-{node}", timeout_s=20):
             raise TimeoutError(f"controller-{node} has not exited")
 
     def restart(self, node: int) -> None:
-        """Start a node again, once its process has ended. Raises TimeoutError."""
+        """Start a node again, once its process has exited. Raises TimeoutError."""
         self.wait_gone(node)
         self._cluster.start(f"controller-{node}")
 

@@ -3,10 +3,10 @@ as a process: see ``propagation``.
 
     python -m benchmarks.observers CLUSTER_ID CONTROLLERS FIRST_ID COUNT
 
-Prints ``ready`` when all are unfenced; ends at a line on stdin, printing JSON: ``moves``, for each
-broker a list of [time, applied, told], times from the machine's monotonic clock, which all its
-processes share; and ``messages`` received and sent on all metadata streams between SIGUSR1 and
-SIGUSR2.
+Prints ``ready`` when all are unfenced; when a line arrives on stdin, prints JSON and exits.
+``moves``: for each broker a list of [time, applied, told], with times by the machine's monotonic
+clock, which all processes share. ``messages``: numbers of messages received and sent on all
+metadata streams between SIGUSR1 and SIGUSR2.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Counter:
         self.on = True
 
     def end(self) -> None:
-        """Keep the counts as they are."""
+        """Stop counting."""
         self.on = False
 
 
@@ -86,17 +86,17 @@ class _CountingHandler:
 
 
 class Notebook:
-    """A recorder of when a broker's view has moved, and to which offsets."""
+    """A recorder of the times at which a broker's view has moved, and to which offsets."""
 
     def __init__(self) -> None:
         self.moves: tuple[list[float], list[int], list[int]] = ([], [], [])
-        """Times, applied offsets and known LAOs. A tuple for each move would make the collector
-        stop all brokers of the process more often.
+        """Times, applied offsets and known LAOs. (A tuple for each move would make the garbage
+        collector stop all brokers of the process more often.)
         """
         self.view: View | None = None
 
     def view_moved(self) -> None:
-        """Record it; a view that is not known yet has no offsets."""
+        """Record the move; a view that is not known yet has no offsets."""
         if self.view is not None:
             times, applied, told = self.moves
             times.append(time.monotonic())
@@ -107,7 +107,7 @@ class Notebook:
         """Accept the reason for a fencing, which the benchmark does not use."""
 
     def replicas_recovered(self) -> None:
-        """Do nothing: there are no replicas."""
+        """Do nothing, as there are no replicas."""
 
     def stepped(self, event: Event, effects: Sequence[Effect], now: float) -> None:
         """Do nothing: there are no replicas."""

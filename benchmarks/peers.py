@@ -1,4 +1,4 @@
-"""The peer's figure, measured by its own scripts right next to raftlog's.
+"""The peer's figures, measured by its own scripts right after raftlog's.
 
 ``BENCH_PEERS`` names a folder with ``etcd/run.py`` (and ``setup.sh``, which builds it);
 ``PEERS_HOME`` a folder on a real disk for its binaries and data. Each step of ``run.py`` starts a
@@ -50,7 +50,7 @@ def etcd(workload: str, *, seconds: float, runs: int, tls: bool = False) -> dict
     """Return etcd's figures for a workload under raftlog's names, or None if it has no such step.
 
     ``tls``: use mutual TLS between client and members, and between members. Raises ConfigError if
-    it cannot be run, RuntimeError if its step has failed.
+    etcd cannot be run, RuntimeError if its step has failed.
     """
     if workload not in {*STEPS, "watch", "leases"}:
         return None

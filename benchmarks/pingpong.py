@@ -1,4 +1,4 @@
-"""The limit of this machine under every figure: one message there and back on one gRPC stream
+"""The limit of this machine behind every figure: one round trip of a message on one gRPC stream
 between two processes.
 
 Run it: ``python -m benchmarks.pingpong [SECONDS]``.

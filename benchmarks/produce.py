@@ -1,5 +1,5 @@
-"""D1: produce with acks=all to partitions with three replicas on three brokers: latency of one
-record, and throughput of many.
+"""D1: produce with acks=all to partitions with three replicas on three brokers: the latency of one
+record, and the throughput of many.
 """
 
 from __future__ import annotations

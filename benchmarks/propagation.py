@@ -82,7 +82,7 @@ class Observers:
             os.kill(pid, signal.SIGUSR1)
 
     def hold_messages(self) -> None:
-        """Make each observer keep its counts as they are."""
+        """Make each observer stop counting."""
         for pid in self.pids:
             os.kill(pid, signal.SIGUSR2)
 
@@ -216,8 +216,8 @@ def propagation(
 
 
 def fan_out(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
-    """Return the leader's cost per observer and write, by number of observers: its CPU in addition
-    to that of a write without any.
+    """Return the leader's cost per observer and write, by number of observers: its CPU beyond that
+    of a write without observers.
     """
     rows = [propagation(quorum, n, period_s=0.01, seconds=seconds) for n in FAN_OUTS]
     alone = rows[0]["leader_cpu_us_per_write"]

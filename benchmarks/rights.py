@@ -26,8 +26,8 @@ A_REQUEST = 1_000
 
 
 class Rights:
-    """An authority, and the rights of the measured client: by one entry among many, not as a super
-    user.
+    """An authority, and the rights of the measured client, which come from one entry among many,
+    not from being a super user.
     """
 
     def __init__(self, directory: Path, count: int, *, audited: bool) -> None:

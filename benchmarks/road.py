@@ -1,8 +1,8 @@
 """``python -m benchmarks.road``: the number of files, functions and calls that one request takes on
 the leader.
 
-Shipped controllers and brokers on a simulated network and disk, so that the same code gives the
-same figures on every machine. Only the product's files count.
+Runs the shipped controllers and brokers on a simulated network and disk, so that the same code
+gives the same figures on every machine. Counts only the product's files.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _raise(failure: BaseException) -> None:
 
 
 def _ignore(host: str, happened: str) -> None:
-    """Ignore an event: the transcript is not read."""
+    """Ignore an event, as the transcript is not read."""
 
 
 def main() -> None:

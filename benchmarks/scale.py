@@ -1,4 +1,4 @@
-"""W7: 100,000 partitions: memory and disk for each, and the restart time of nodes with them.
+"""W7: 100,000 partitions: memory and disk for each, and the restart time of nodes that have them.
 
 ``python -m benchmarks.scale [PARTITIONS] [DIRECTORY] [keys]`` measures another number, a million by
 default, and prints each figure as it is known; with ``keys``, of keys with values of 256 bytes.

@@ -1,7 +1,7 @@
 """K1, K2: create a topic with one partition, and alter one config of a topic, with one and with 64
 in flight; for K1 also visible writes with pauses between them.
 
-Three real brokers, which do open the replicas.
+Uses three real brokers, which also open the replicas.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ async def _visible(address: str, names: list[str], seconds: float) -> dict[str, 
 
 
 def topics(quorum: Quorum, in_flight: int, seconds: float) -> list[dict[str, Any]]:
-    """Alter, then create: the created topics would slow down the alterations."""
+    """Measure alterations, then creations, as the created topics would slow down the
+    alterations.
+    """
     _, brokers = quorum.start_brokers(BROKERS)
     address = quorum.endpoints[quorum.leader() - 1]
     pids = [*quorum.pids, *brokers]

@@ -1,6 +1,4 @@
-"""Keep an in-memory copy of all topics that follows the cluster: start with the existing ones, then
-apply changes.
-"""
+"""Keep an in-memory copy of all topics: start with the existing ones, then apply changes."""
 
 import asyncio
 import sys

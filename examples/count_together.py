@@ -1,4 +1,4 @@
-"""Count in one key from several threads, each step on the condition that no other thread was
+"""Count in one key from several threads, each step conditional on no other thread having been
 faster.
 """
 

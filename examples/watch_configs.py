@@ -1,4 +1,4 @@
-"""Show changes of configs as they happen: who, when, from what to what."""
+"""Show changes to configs as they happen: who made them, when, and the values before and after."""
 
 import sys
 

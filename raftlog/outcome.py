@@ -92,8 +92,8 @@ ItemT_co = TypeVar("ItemT_co", default=Any, covariant=True)
 class WriteResult(Generic[ItemT_co]):
     """The result of an accepted write.
 
-    ``token``: its position in the log, or None if nothing was written or it was only validated.
-    ``duplicate``: whether an earlier attempt of this write was executed.
+    ``token``: its position in the log, or None if nothing was written or the write was only
+    validated. ``duplicate``: whether an earlier attempt of this write was executed.
     """
 
     token: Token | None

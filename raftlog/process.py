@@ -38,8 +38,8 @@ def build_text() -> str:
 
 
 def commit_text() -> str:
-    """Return the commit's short hash, with "+" if files differ from it, or "" if this was not built
-    from a checkout.
+    """Return the commit's short hash, with "+" if files differ from it, or "" if this build does
+    not come from a checkout.
     """
     try:
         return (_PACKAGE / COMMIT_FILE).read_text(encoding="utf-8").strip()
@@ -90,8 +90,8 @@ def tune_memory() -> None:
 
     An image is millions of small objects without cycles: a full collection stops the node for
     tenths of a second and frees nothing, since reference counting frees nearly all garbage. By
-    default glibc uses mmap for blocks of a log chunk's size: the kernel would map, zero and unmap
-    one for each message.
+    default glibc uses mmap for blocks as large as a log chunk, so the kernel would map, zero and
+    unmap one for each message.
     """
     gc.set_threshold(YOUNG_ALLOCATIONS, YOUNG_PER_MIDDLE, MIDDLE_PER_FULL)
     gc.collect()
@@ -106,7 +106,7 @@ def tune_memory() -> None:
 def die_with(parent: int) -> None:
     """Make the kernel kill this process when its parent dies, even by SIGKILL.
 
-    Exits at once if ``parent`` is no longer its parent. Does nothing outside Linux.
+    Exits at once if ``parent`` is no longer the parent. Does nothing outside Linux.
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is None:

@@ -1,5 +1,5 @@
-"""A console that shows only printable characters, whatever the text. Its own colours and styles are
-kept.
+"""A console that shows only printable characters, whatever the text, but keeps its own colours and
+styles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raftlog.text import printable
 
 
 class SafeConsole(Console):
-    """A console that makes content printable after layout and before styling, in this one place."""
+    """A console that makes content printable after layout and before styling."""
 
     @override
     def render(

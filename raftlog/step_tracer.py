@@ -21,7 +21,7 @@ class StepTracer(Protocol[Event_contra, Effect_contra]):
         """Trace a step, before any of its effects is carried out. ``now``: the time passed to the
         step.
 
-        An error raised here ends the shell as an error in the step would.
+        An error raised here stops the shell, as an error in the step would.
         """
 
     def step_failed(self, error: Exception) -> None:

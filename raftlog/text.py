@@ -1,5 +1,5 @@
-"""Text for people: counts, lists, times and durations in words, and foreign text made printable.
-Also plain containers for programs.
+"""Readable text: counts, lists, times and durations, and foreign text made printable. Also plain
+containers for JSON.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _LAST_MS = 253_402_300_799_000
 
 
 def nodes(ids: Collection[int]) -> str:
-    """Return ids in words, such as ``node 1``, ``nodes 1 and 2``, ``nodes 1, 2 and 3``."""
+    """Return ids as text, such as ``node 1``, ``nodes 1 and 2``, ``nodes 1, 2 and 3``."""
     return ("node " if len(ids) == 1 else "nodes ") + listed(ids)
 
 
 def brokers(ids: Collection[int]) -> str:
-    """Return ids in words, such as ``broker 1``, ``brokers 1 and 2``."""
+    """Return ids as text, such as ``broker 1``, ``brokers 1 and 2``."""
     return ("broker " if len(ids) == 1 else "brokers ") + listed(ids)
 
 
@@ -56,7 +56,7 @@ def clock(at_ms: int) -> str:
 
 
 def size(size_bytes: float) -> str:
-    """Return a size in the largest decimal unit of which there is at least one."""
+    """Return a size as text, in the largest decimal unit of which it contains at least one."""
     for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= length:
             return f"{size_bytes / length:.1f} {unit}"
@@ -64,7 +64,7 @@ def size(size_bytes: float) -> str:
 
 
 def span(ms: int) -> str:
-    """Return a duration in the largest unit of which it has at least two."""
+    """Return a duration as text, in the largest unit of which it contains at least two."""
     for unit, size in (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
         if ms >= 2 * size:
             return f"{ms // size} {unit}"
@@ -76,7 +76,7 @@ def printable(text: str, keep: str = "") -> str:
 
     Names are checked on arrival (``raftlog.limits``), but an old log, another build's answer or an
     error message may contain terminal escapes, line breaks that forge a log line, or marks that
-    reverse the direction of writing. All code that shows such text calls this.
+    reverse the direction of writing. All code that shows such text calls this function.
     """
     if text.isprintable():
         return text

@@ -3,8 +3,8 @@
 Off unless ``enable`` or ``enable_from_environment`` was called. When off, it costs one check of
 ``active`` per call, and imports nothing from OpenTelemetry.
 
-A stream carries many requests, so gRPC's metadata cannot name each one's trace: every request has
-its own ``traceparent`` (W3C Trace Context). Unary methods take theirs from the metadata.
+A stream carries many requests, so gRPC's metadata cannot name the trace of each: every request has
+its own ``traceparent`` (W3C Trace Context). Unary methods take it from the metadata.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from raftlog.wire.controller.v1 import controller_pb2
 HEADER = "traceparent"
 EXPORTER = "OTEL_TRACES_EXPORTER"
 UNTRACED = frozenset({None, "broker_heartbeat"})
-"""Bodies without spans: no caller waits for a heartbeat."""
+"""Bodies without spans, such as heartbeats, for which no caller waits."""
 READS = frozenset({"metadata", "describe_configs", "describe_cluster", "list_key_values"})
 """Bodies that a broker answers from its image."""
 RECORDS = frozenset({"produce", "fetch", "list_offsets"})
 """Bodies that a broker answers from its partitions."""
 _ANSWERED = READS | RECORDS
-"""Bodies for which a broker starts no traces itself, since they are numerous: they have spans if
-the caller's span is sampled.
+"""Bodies for which a broker starts no traces itself, as they are numerous; they have spans if the
+caller's span is sampled.
 """
 STOP_MS = 2000
 """Longest time in ms that a stopping node waits for spans that are not yet exported."""
@@ -130,8 +130,8 @@ class Tracing:
         return nobody, [trace.Link(one) for one in each.values()]
 
     def _context(self, traceparent: str) -> Any:
-        """Return the context named by a request; without a traceparent, that of a new trace, or the
-        caller's.
+        """Return the context named by a request; without a traceparent, the context of a new trace,
+        or the caller's.
         """
         found = _TRACEPARENT.fullmatch(traceparent)
         if found is None:
@@ -201,7 +201,7 @@ class Served:
         self._since_ns = now_ns
 
     def end(self, code: int = 0) -> None:
-        """End the span: the request is answered with error ``code``, or 0 for success."""
+        """End the span, as the request is answered with error ``code``, or 0 for success."""
         if code:
             _fail(self.span, code, "")
         self.span.end()

@@ -289,7 +289,7 @@ _JOBS = (
 
 
 def create_app(run: Runner) -> typer.Typer:
-    """Return the command group; every command ends in ``run``."""
+    """Return the command group; every command finally calls ``run``."""
     app = typer.Typer(
         name="replay",
         help="Find out from an exported log what happened.",

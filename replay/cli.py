@@ -33,7 +33,7 @@ from replay.text import size as size_text
 _OUR_ERROR = "raftlog replay: "
 """Prefix of lines on standard error."""
 _STOP_S = 10.0
-"""How long Spark may take to shut down and delete its temporary files, in seconds, before it is
+"""Time in seconds that Spark may take to shut down and delete its temporary files before it is
 killed.
 """
 
@@ -51,8 +51,8 @@ def submit(request: JobRequest, conf: list[str]) -> int:
     and why.
 
     Returns 2 if the job cannot be started, 130 after Ctrl-C and 143 after SIGTERM. SIGTERM is the
-    normal way to end a job that runs forever: such a job then returns 3 if it found something, else
-    0.
+    normal way to end a job that runs forever: such a job then returns 3 if it has found something,
+    else 0.
     """
     try:
         choice = choose_engine(request, conf)
@@ -126,7 +126,7 @@ def _stopped(request: JobRequest, before: Done | None, after: Done | None) -> in
 
 
 def _print_at_end(process: subprocess.Popen[str]) -> int:
-    """Wait for the job to end, then print its output. spark-submit merges the job's errors into
+    """Wait for the job to finish, then print its output. spark-submit merges the job's errors into
     standard output; the exit code tells which stream the output belongs to.
     """
     output, _ = process.communicate()
@@ -136,7 +136,7 @@ def _print_at_end(process: subprocess.Popen[str]) -> int:
 
 
 def _relay_lines(process: subprocess.Popen[str]) -> int:
-    """Relay each line as it arrives until the job ends."""
+    """Relay each line as it arrives until the job has finished."""
     for line in process.stdout or ():
         print(
             line, end="", flush=True, file=sys.stderr if line.startswith(_OUR_ERROR) else sys.stdout
@@ -150,7 +150,7 @@ def _run(
     """Run a command and return its exit code.
 
     Raises KeyboardInterrupt (also on SIGTERM), and OSError if the output cannot be printed, but
-    only after Spark has ended: nothing keeps running without us.
+    only after Spark has exited, so that nothing is left running.
     """
     before = signal.signal(signal.SIGTERM, raise_at_sigterm)
     try:
@@ -170,11 +170,11 @@ def _run(
 
 LOCAL_MAX_RECORDS = 5_000_000
 LOCAL_MAX_BYTES = 1 << 30
-"""Size limit of the Parquet files that hold those records."""
+"""Maximum size, in bytes, of the Parquet files with the records for a job that runs locally."""
 
 
 class Choice(NamedTuple):
-    """The chosen engine, with the reason for people; "" if the caller named the engine."""
+    """The chosen engine, with a reason to show, or "" if the caller named the engine."""
 
     engine: str
     reason: str = ""

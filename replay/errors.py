@@ -40,8 +40,8 @@ _WRONG = {one.__name__ for one in (CorruptExportError, ExportGapError, ExportMis
 
 
 def exit_code(error: RaftlogError) -> int:
-    """Return the exit code for an error, the same as for any command, except that a refused job
-    counts as one that cannot run as requested.
+    """Return the exit code for an error, as for any command, except that a refused job counts as
+    one that cannot run as requested.
     """
     code = of_any_command(error)
     return EXIT_INPUT if code is Exit.REFUSED else int(code)
@@ -107,15 +107,15 @@ def _kinds(of: type[RaftlogError]) -> Iterator[type[RaftlogError]]:
 
 
 def our_error(name: str, message: str) -> ReplayError:
-    """Return the error for one of our own exceptions that was found in a Spark stack trace."""
+    """Return the error for one of raftlog's exceptions that was found in a Spark stack trace."""
     if name == ExportDiskError.__name__:
         return DiskError(message)
     return DamageError(message) if name in _WRONG else ReplayError(message)
 
 
 def explain(text: str, segments: Iterable[Segment]) -> ReplayError:
-    """Return a Spark error's text as one paragraph: our own error if the text contains one, else an
-    error about the file being read, else the first plain line.
+    """Return an error with a Spark error's text in one paragraph: raftlog's own error if the text
+    contains one, else an error about the file being read, else the first plain line.
     """
     ours = _PYTHON_ERROR.findall(text)
     if ours:

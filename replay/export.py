@@ -129,8 +129,8 @@ def open_export(request: JobRequest) -> Export:
 
 
 def require_known_level(manifest: Manifest, target: str) -> None:
-    """Raise ReplayError if the export's metadata.version is newer than this build: its records may
-    mean something unknown here.
+    """Raise ReplayError if the export's metadata.version is newer than this build, as its records
+    may have a meaning that is unknown here.
     """
     level = manifest.metadata_version or 0
     if level > LATEST_METADATA_VERSION:
@@ -141,7 +141,9 @@ def require_known_level(manifest: Manifest, target: str) -> None:
 
 
 def require_whole_history(export: Export) -> None:
-    """Raise ReplayError if the export lacks records from before its begin, which a fold needs."""
+    """Raise ReplayError if the export lacks records from before its beginning, as a fold needs
+    them.
+    """
     if export.manifest.history_begin > 0 and export.manifest.state_from is None:
         raise ReplayError(
             f"{export.target} begins at offset {export.manifest.history_begin}: the state cannot be"
@@ -150,7 +152,7 @@ def require_whole_history(export: Export) -> None:
 
 
 class StartingCheckpoint(msgspec.Struct, frozen=True):
-    """The checkpoint that an answer started from. Nothing up to its offset was read."""
+    """The checkpoint from which an answer started. Nothing up to its offset was read."""
 
     offset: int
     file: str
@@ -158,7 +160,7 @@ class StartingCheckpoint(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The starting point, in words."""
+        """Text about the starting point."""
         return (
             f"Started from the checkpoint at offset {self.offset}; nothing before it was read\n"
             "(verify checks the checkpoint; --from-the-beginning ignores it)"
@@ -233,8 +235,8 @@ def base_of(export: Export) -> Image:
 def base_of_groups(export: Export, groups: Groups) -> Image:
     """Return the given groups of ``base_of``, without its state hash.
 
-    A fold of some groups must start from these groups alone: otherwise a topic deleted before their
-    first record would still hold its name.
+    A fold of some groups must start from these groups alone; otherwise a topic deleted before their
+    first record would still occupy its name.
     """
     base = base_of(export)
     if export.begin is None or groups.all:

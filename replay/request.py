@@ -65,8 +65,8 @@ class JobRequest(
 
     ``engine``: one of ENGINES. ``at_offset``, ``at_time_ms``: the state of the log to use, or None
     for its end. ``limit``: most rows shown per list. ``key``: (kind, key) of the requested
-    entities, with "" for all of a kind. ``from_offset``, ``from_time_ms``: where a diff starts, or
-    None for the empty log; ``from_offset`` is also the first offset of a history.
+    entities, with "" for all of a kind. ``from_offset``, ``from_time_ms``: the point at which a
+    diff starts, or None for the empty log; ``from_offset`` is also the first offset of a history.
     ``from_the_beginning``: ignore the export's checkpoints. ``since_ms``: earliest time that
     figures or changes cover.
 

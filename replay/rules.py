@@ -12,7 +12,7 @@ from raftlog.metadata.records import RecordType
 from replay.errors import ReplayError
 
 CRITICAL = "critical"
-"""The offence may lose acknowledged writes, or make brokers answer differently."""
+"""The offence may lose acknowledged writes, or make brokers give different answers."""
 ERROR = "error"
 """A rule was broken, but the offence alone loses nothing."""
 DOCUMENTATION = "docs/audit.md"
@@ -49,8 +49,8 @@ _ALL = tuple(RecordType)
 
 OWN, KAFKAS, EVERY = frozenset({""}), frozenset({"kafka"}), frozenset({"", "kafka"})
 """Origins of the logs that a rule judges, as named in the manifest; "" is raftlog itself. Kafka's
-logs record neither proposers, progress, hostnames nor writers, and one that begins with a
-checkpoint may create partitions on brokers that are gone.
+logs record no proposers, progress, hostnames or writers, and a log that begins with a checkpoint
+may create partitions on brokers that are gone.
 """
 
 

@@ -68,7 +68,7 @@ def open_answerable(request: JobRequest) -> Export:
 
 
 def _require_first_argument(request: JobRequest) -> None:
-    """Raise ReplayError if another argument than the first one is an export."""
+    """Raise ReplayError if an argument other than the first is an export."""
     for word in (*(request.key or ()), request.query or ""):
         if word and (Path(word) / MANIFEST_NAME).is_file():
             raise ReplayError(

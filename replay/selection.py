@@ -1,4 +1,4 @@
-"""The entities that a request is about, and the entity groups that contain them.
+"""The entities that a request selects, and the entity groups that contain them.
 
 A record changes one entity group, so only the groups of these entities are read and folded; other
 entities of these groups are then dropped.
@@ -38,7 +38,7 @@ KINDS = tuple(_GROUP_OF_KIND)
 
 
 class Selection(NamedTuple):
-    """The entities that a request is about.
+    """The entities that a request selects.
 
     ``group``: kind and id of the entity group, or None as id for all groups of the kind. ``kind``,
     ``key``, and the ``prefix`` and ``suffix`` of a key select entities of these groups; None
@@ -53,7 +53,7 @@ class Selection(NamedTuple):
     topic_name: str = ""
     """Name that the topics have had at some time; "" for any."""
     topic_types: tuple[int, ...] = ()
-    """Record types to read of the topics, in addition to ``group``; () for all of the topics'
+    """Types of the topics' records to read in addition to ``group``; () for all of the topics'
     records and nothing else.
     """
 
@@ -70,8 +70,8 @@ class Selection(NamedTuple):
 def select(kind: str, key: str = "") -> Selection:
     """Return the entities of a kind with a key; "" selects all of the kind.
 
-    A topic's name includes its partitions, a client's id the results of its writes, and a config
-    resource all its keys. Raises ReplayError for an unknown kind or an impossible key.
+    A topic's name also selects its partitions, a client's id the results of its writes, and a
+    config resource all its keys. Raises ReplayError for an unknown kind or an impossible key.
     """
     if kind not in _GROUP_OF_KIND:
         raise ReplayError(f"unknown kind {kind!r} of entities: give one of {', '.join(KINDS)}")
@@ -203,8 +203,8 @@ def groups_of(selection: Selection | None, topic_ids: Iterable[str]) -> Groups:
 
 
 def by_id(log: Rows, request: JobRequest) -> JobRequest:
-    """Return the request with its key read as a topic id, if it is one and no topic was ever named
-    so.
+    """Return the request with its key read as a topic id, if it is one and no topic ever had that
+    name.
     """
     kind, key = request.key or ("", "")
     if kind not in {TOPIC, "partition", PARTITION_DETAIL}:

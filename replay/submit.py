@@ -16,7 +16,7 @@ from replay.run import run_job
 
 
 def _run(request: JobRequest, conf: list[str]) -> int:
-    """Run a request in the Spark that is already running with its settings."""
+    """Run a request in the Spark session that is already running with its settings."""
     return run_job(request, spark=True)
 
 

@@ -1,5 +1,5 @@
-"""Formatting of results for people: figures and times (UTC) as text, and tables described once for
-both the terminal and the report.
+"""Formatting of results: figures and times (UTC) as text, and tables described once for both the
+terminal and the report.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def between(least_ms: int, most_ms: int | None) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a percentage with as many digits as distinguish it from 100, such as 99.5 % or 99.9987
+    """Return a percentage with enough digits to distinguish it from 100, such as 99.5 % or 99.9987
     %.
     """
     if share in (0.0, 100.0):

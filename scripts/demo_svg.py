@@ -6,8 +6,8 @@ Record, then draw; the picture shows the whole text of the recording::
     python scripts/demo_svg.py demo.out demo.timing > docs/demo.svg
 
 Each line appears when it was printed, ``SPEED`` times as fast; pauses are shortened to
-``PAUSE_MAX_S``. Where animation is off, the picture shows the end. The repository's own path is
-drawn as ``~/raftlog``.
+``PAUSE_MAX_S``. Without animation, the picture shows the end. The repository's own path is drawn as
+``~/raftlog``.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def paced(lines: list[tuple[float, str]]) -> list[tuple[float, str]]:
 
 
 def scrolling(lines: list[tuple[float, str]]) -> str:
-    """Return the style that scrolls the text when the window is full, and leaves it at the end."""
+    """Return the style that scrolls the text when the window is full, and stops at the end."""
     over, end = len(lines) - SHOWN, lines[-1][0]
     if over <= 0:
         return ""

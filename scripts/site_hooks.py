@@ -2,8 +2,8 @@
 code, and files elsewhere in the repository that pages link to.
 
 A page links to the repository's files as a forge expects (``../replay/streaming/watch.py``). These
-hooks turn each such link into one to a page of the site. A link to nothing stays unchanged, and the
-strict build fails.
+hooks convert each such link to a link to a page of the site. A link to nothing stays unchanged, and
+fails the strict build.
 """
 
 from __future__ import annotations

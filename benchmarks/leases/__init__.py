@@ -1,3 +1,3 @@
-"""The cost of leases and locks that are kept alive, passed on, or lost: for raftlog and for the
-peer.
+"""The cost of keeping leases alive and of passing on or losing locks, for raftlog and for
+the peer.
 """

@@ -160,8 +160,8 @@ async def _uncontended(client: AsyncClient, pids: Sequence[int], seconds: float)
 async def _handed_over(
     clients: list[AsyncClient], pids: Sequence[int], seconds: float
 ) -> dict[str, Any]:
-    """Measure rounds in which the lock is held until all others wait, then passes from one to the
-    next.
+    """Measure rounds in which the lock is held until all other clients wait, and then passes from
+    one to the next.
     """
     taken: list[float] = []
     released_at = 0.0

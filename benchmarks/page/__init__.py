@@ -1,1 +1,1 @@
-"""The whole page's table, from one command."""
+"""The table of the whole benchmarks page, made by one command."""

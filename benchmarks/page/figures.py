@@ -108,7 +108,7 @@ def _watchers(
     index: int, count: int, shared: str = "", *, laned: bool = False
 ) -> tuple[Figure, ...]:
     """Return the figures for one number of watchers; raftlog's rows are a list, the peer's have
-    names. ``shared``: how they share streams.
+    names. ``shared``: the way in which they share streams.
     """
     of, theirs = f"{count:,} watchers", str(count)
     if shared:

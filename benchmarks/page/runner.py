@@ -30,8 +30,8 @@ from raftlog.errors import ConfigError
 LIMIT_S = 1200.0
 CLEAN_UP_S = 60.0
 NOISY_PERCENT, TRIES = 8.0, 3
-"""Machine usage by other processes in percent above which a short run is repeated, and the maximum
-number of tries; the peer's script does the same.
+"""Machine usage by other processes, in percent, above which a short run is repeated, and the
+maximum number of tries; the peer's script does the same.
 """
 PLAIN_ERRORS = {"TYPER_STANDARD_TRACEBACK": "1", "_TYPER_STANDARD_TRACEBACK": "1"}
 SAID_MAX = 200
@@ -63,7 +63,7 @@ def ours(entry: Entry, seconds: float, directory: Path) -> dict[str, Any]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Stop a child as Ctrl-C does, so that it stops its nodes; do nothing if it has ended."""
+    """Stop a child as Ctrl-C does, so that it stops its nodes; do nothing if it has exited."""
     if child.poll() is not None:
         return
     child.send_signal(signal.SIGINT)

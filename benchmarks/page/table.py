@@ -133,7 +133,7 @@ def all_rows(measured: Mapping[str, Measured]) -> list[Row]:
 
 
 def markdown(measured: Mapping[str, Measured], seconds: float, peer: str | None) -> str:
-    """Return the table, preceded by how it was measured."""
+    """Return the table, preceded by a description of how it was measured."""
     head = ("", "workload", "raftlog", peer or "", "ratio")
     body = [head, ("---",) * 5, *all_rows(measured)]
     columns = 3 if peer is None else 5

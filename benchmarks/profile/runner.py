@@ -8,16 +8,16 @@ if ``perf`` is installed, its CPU by binary (kernel, gRPC, protobuf, RocksDB, in
 by the CPU's clock.
 
 *By stage*: the same program whose functions in ``stages.py`` are wrapped. A stage's time is the
-self time of its functions, in CPU time of the loop's thread (see ``stopwatch.py``). CPU of threads
-comes from the scheduler (``/proc/PID/task/*/schedstat``), exact to the nanosecond. The remainder of
-the loop's thread is a separate row, so that the rows add up to the process's CPU.
+self time of its functions, in CPU time of the loop's thread (see ``stopwatch.py``). The threads'
+CPU time comes from the scheduler (``/proc/PID/task/*/schedstat``), exact to the nanosecond. The
+remainder of the loop's thread is a separate row, so that the rows add up to the process's CPU.
 
 The wrappers cost more CPU in a busy process than in a loop that only calls them. So slices of 0.25
 s with and without measuring alternate, in all processes at the same time. The difference in CPU per
 write between the two is the wrappers' cost, which is subtracted from each stage in proportion to
 its number of calls.
 
-Errors. The table shows the sum next to the CPU of the slices without measuring: the two differ when
+Errors. The table shows the sum next to the CPU of the slices without measuring. The two differ if
 the wrappers seem to cost less than with warm caches, or more than four times that, which noise can
 cause in a short run. In slices without measuring, a wrapper still forwards the call, for 0.1 us.
 The kernel's share comes from ticks of 4 ms: its error is printed. Stages include the kernel time of
@@ -111,8 +111,8 @@ class Slices:
         self.recorded: Result = {}
 
     def next(self) -> ConfigWrite:
-        """Return a request. The number in flight is constant, so the number created is the number
-        finished.
+        """Return a request. As the number in flight is constant, the number of created requests
+        equals that of finished ones.
         """
         self._requests += 1
         return self._writes.next()

@@ -91,7 +91,7 @@ def functions(stages: Stages) -> Iterator[tuple[str, type, str]]:
 
 
 def missing(stages: Stages) -> list[str]:
-    """Return the functions that this build does not have: their time counts for the stages of their
+    """Return the functions that this build does not have; their time counts for the stages of their
     callers.
     """
     return [name for names in stages.values() for name in names if find(name) is None]

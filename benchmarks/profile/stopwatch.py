@@ -3,9 +3,9 @@
 Reading a thread's CPU clock is a system call (about 0.5 to 1 us), so it is read only where control
 enters the first stage and leaves the last one, which delimits a *span*. Within a span, the CPU time
 is divided among the stages in proportion to their wall time, which costs a third as much to read. A
-thread that is preempted adds wall time to whatever stage it is in, so over many spans each stage
-gets its fair share. A stage that waits (``DISK``) is a separate span: its wall time does not
-measure its CPU.
+thread that is preempted adds wall time to whichever stage it is in, so over many spans each stage
+gets its fair share. A stage that waits (``DISK``) is a separate span, as its wall time does not
+measure its CPU time.
 
 The wrappers themselves cost CPU. ``calibrate`` measures what one wrapped call adds to its own stage
 and to its caller's, with warm caches; ``Stopwatch.overhead_ns`` multiplies. In a busy process a

@@ -3,5 +3,5 @@ DuckDB for queries in SQL.
 
 ``runner`` creates the histories and starts one child per side; a side (``spark_side``,
 ``arrow_side``, ``duckdb_side``) performs its steps one after the other and reports when each begins
-and ends; ``watch`` measures its processes from outside meanwhile.
+and ends; meanwhile ``watch`` measures its processes from outside.
 """

@@ -1,6 +1,6 @@
 """One process of pyarrow: ``python -m benchmarks.replay.arrow_side EXPORT [STEP …]``.
 
-The same fold, in order, on one image.
+It performs the same fold, in order, on one image.
 """
 
 from __future__ import annotations

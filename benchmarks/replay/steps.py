@@ -1,4 +1,4 @@
-"""A side's reports on its steps: one JSON line when a step begins, and one when it has ended."""
+"""A side's reports on its steps: one JSON line when a step begins, and one when it is done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Step = Callable[[], Any]
 
 
 def perform(steps: dict[str, Step]) -> None:
-    """Perform the steps in order. A step that fails ends the side, with a traceback on standard
+    """Perform the steps in order. A step that fails stops the side, with a traceback on standard
     error.
     """
     for name, step in steps.items():

@@ -1,4 +1,4 @@
-"""Tables of the results, for people."""
+"""Tables of the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.replay.watch import Side
 
 PEERS = ("local", "pyarrow", "DuckDB")
 _APART = ("start of Spark", "first job")
-"""Steps that a session performs once, for any number of records."""
+"""Steps that a session performs once, whatever the number of records."""
 
 Result = dict[str, Any]
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 SAMPLE_S = 1.0
-"""Sampling interval in seconds: looking at all pages of all processes costs CPU, which the side
+"""Sampling interval in seconds; examining all pages of all processes costs CPU time, which the side
 would lack.
 """
 
@@ -34,8 +34,8 @@ class Measured:
 
 @dataclass
 class Side:
-    """The result of a side. ``over``: the step that did not end in time; ``failed``: the step that
-    failed; if any.
+    """The result of a side. ``over``: the step that did not finish in time, if any. ``failed``: the
+    step that failed, if any.
     """
 
     steps: dict[str, Measured] = field(default_factory=dict)
@@ -81,8 +81,8 @@ class _Sampler(threading.Thread):
         return total
 
     def cpu_s(self) -> float:
-        """Return the CPU time of all processes so far, and of ended ones whose parents waited for
-        them.
+        """Return the CPU time of all processes so far, and of finished ones whose parents waited
+        for them.
         """
         total = 0.0
         for process in self._family():
@@ -104,8 +104,8 @@ class _Sampler(threading.Thread):
 
 
 def watch(module: str, arguments: list[str], *, limit_s: float) -> Side:
-    """Run a side to its end, for at most ``limit_s``; then it is killed, and its current step is
-    named.
+    """Run a side to its end; after ``limit_s`` it is killed, and the result names its
+    current step.
     """
     side, ends_at, current, cpu_s = Side(), time.monotonic() + limit_s, "start", 0.0
     # In its own process group, so that its children end with it.

@@ -2,9 +2,10 @@
 
     python -m benchmarks.replay.workers EXPORT [--job audit] [--workers 1 2 4]
 
-Each run is a whole command on ``local-cluster``. CPU is that of all its processes, of Java and of
-Python, sampled by the session that they share; a run on few records shows what the start costs.
-The bytes are those of the files that one task of the first stage reads, by the job's own plan.
+Each run is a whole command on ``local-cluster``. CPU time is the total of all its processes, of
+Java and of Python, sampled by the session that they share; a run on few records shows the cost of
+the start. The bytes are those of the files that one task of the first stage reads, according to the
+job's own plan.
 """
 
 from __future__ import annotations

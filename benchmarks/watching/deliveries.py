@@ -30,9 +30,7 @@ SETTLE_S = 1.0
 IDLE_S = 3.0
 """Seconds for which the servers' idle CPU is measured."""
 AFTER_S = 2.0
-"""Seconds after the last change by which every watcher must have received it; otherwise the run
-fails.
-"""
+"""Seconds within which every watcher must receive the last change; otherwise the run fails."""
 TOLD_MAX_BYTES = 16 << 20
 """Longest report from a watcher process, in bytes."""
 VALUE_BYTES = 256
@@ -160,7 +158,7 @@ def each_case(
 
 async def deliveries(served: Served, case: Case, write: Write, *, seconds: float) -> dict[str, Any]:
     """Measure one case. Raises RuntimeError if a watcher misses a change, receives one twice or out
-    of order, or ends.
+    of order, or stops.
     """
     count, concerned = case.watchers, 1 if case.own_keys else case.watchers
     period_s = max(PERIOD_MIN_S, concerned / DELIVERIES_PER_S)

@@ -1,4 +1,4 @@
-"""``watch``: three brokers send the changes of configs, at LAO, their default level."""
+"""``watch``: three brokers send the changes to configs at LAO, the default level."""
 
 from __future__ import annotations
 

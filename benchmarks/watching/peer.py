@@ -1,6 +1,6 @@
 """The same measurements for etcd, by the same client, at three members.
 
-The programs are those built by its own scripts (``benchmarks.peers``).
+Its own scripts have built the programs (``benchmarks.peers``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many watchers on one stream: each side's requests, and the watches that a message is for."""
+"""Many watchers on one stream: each side's requests, and the watches to which a message belongs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Shared(Protocol):
         """Return the messages that begin these watches, numbered from ``first``."""
 
     def told(self, message: bytes) -> Iterable[tuple[Iterable[int], bytes]]:
-        """Return each value in a message, with the watches that it is for."""
+        """Return each value in a message, with the watches to which it belongs."""
 
 
 class _Raftlog:

@@ -1,8 +1,9 @@
 """Server-streaming gRPC calls at minimal cost: an HTTP/2 client that supports nothing else.
 
-gRPC in Python takes some 50 us of CPU for a received message: with ten thousand watchers on the
-servers' machine, the benchmark would measure its own client. This takes a few. It opens streams,
-splits the received bytes into messages and answers pings; a call that ends with an error just ends.
+gRPC in Python takes some 50 us of CPU for a received message, so with ten thousand watchers on the
+servers' machine the benchmark would measure its own client. This client takes a few. It opens
+streams, splits the received bytes into messages and answers pings; a call that ends with an error
+just ends.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 WINDOW = 2**31 - 1
-"""Flow-control window offered to the peer, in bytes: a run never sends as much, so it is never
-updated.
+"""Flow-control window offered to the peer, in bytes; a run never sends as much, so the window is
+never updated.
 """
 _PREFIX = struct.Struct(">BL")
 _HEAD = struct.Struct(">BHBBL")
@@ -84,8 +85,8 @@ class Streams(asyncio.Protocol):
         return self._ended
 
     def say(self, stream: int, message: bytes) -> None:
-        """Send another message on a stream, numbered from 0. The window is not tracked: one message
-        at a time, each sent after the answer to the previous one, never fills it.
+        """Send another message on a stream, numbered from 0. The window is not tracked: messages
+        that are sent one at a time, each after the answer to the previous one, never fill it.
         """
         self._write(frame(DATA, 0, 2 * stream + 1, _PREFIX.pack(0, len(message)) + message))
 

@@ -3,9 +3,10 @@
     python -m benchmarks.watching.watchers < PLAN
 
 ``PLAN`` is a line of JSON (:class:`Plan`). Prints ``ready`` when every watcher has had its first
-response; ends at a second line on stdin, printing JSON: for each change its number, how many
-watchers received it, and when the first and the last did, by the machine's monotonic clock, which
-all processes share. A watcher whose call ends, or that receives a change twice, ends the process.
+response; when a second line arrives on stdin, prints JSON and exits: for each change its number,
+how many watchers received it, and when the first and the last did, by the machine's monotonic
+clock, which all processes share. The process also exits if a watcher's call ends or a watcher
+receives a change twice.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from benchmarks.watching.shared import SHARED, Shared
 from benchmarks.watching.streams import Streams
 
 MARK = re.compile(rb"benchmark-change-([0-9]{8})")
-"""Mark in the value of each write: messages are searched for it, not parsed."""
+"""Mark in the value of each write, for which messages are searched without being parsed."""
 NUMBER = b"00000000"
 """Placeholder for a watcher's number, as long as any number, since requests contain the lengths of
 their fields.
@@ -74,7 +75,7 @@ class Seen:
         )
 
     def shared(self, way: Shared, connection: int, stream: int, message: bytes) -> None:
-        """A message of several watchers on one stream."""
+        """Record the changes in a message to several watchers on one stream."""
         now = time.monotonic()
         for watchers, told in way.told(message):
             numbers = [int(one) for one in MARK.findall(told)]

@@ -1,7 +1,7 @@
 """Programs that withdraw from one account, taking turns with a lock.
 
-``draw`` trusts the lock, which is a mistake that no ordinary test finds. ``draw_guarded`` makes the
-change conditional on the lock.
+``draw`` relies on the lock alone, a mistake that ordinary tests do not find. ``draw_guarded`` makes
+the change conditional on the lock.
 """
 
 import asyncio

@@ -5,10 +5,10 @@ evidence:
 
 * A *request* can come from anybody who reaches the port.
 * A *response* arrives on a link that this node dialed. If the address is the one that the voter set
-  or the configuration has for that node, the response is *proven* to come from there.
+  or the configuration has for that node, the response is *proven* to come from the node.
 
-An epoch is a durable 31-bit counter that never decreases. One claim of the highest epoch would end
-all elections, so no claim above ``MAX_EPOCH`` is accepted, proven or not.
+An epoch is a durable 31-bit counter that never decreases. A single claim of the highest epoch would
+make further elections impossible, so no claim above ``MAX_EPOCH`` is accepted, proven or not.
 
 Below that, a proven epoch is accepted however far ahead it is: a node that was away for a year has
 to catch up. Unproven claims may raise the epoch by ``EpochAllowance`` in total. Honest elections
@@ -31,14 +31,15 @@ from raftlog.errors import ErrorCode
 EPOCH_LIMIT = 2**31 - 1
 """Highest epoch, exclusive, that the wire and the batch header can hold."""
 MAX_EPOCH = EPOCH_LIMIT - 2**20
-"""Highest epoch that a node enters. The epochs above it are reserved for offline recovery, and keep
-sums with epochs within 31 bits.
+"""Highest epoch that a node enters. The epochs above it are reserved for offline recovery, and
+leave room for sums with epochs in 31 bits.
 """
 MAX_OFFSET = 2**62
 """Highest log end offset: 146 years at 10^9 records per second."""
 ALLOWANCE_EPOCHS = 2**20
 ALLOWANCE_EPOCHS_PER_S = 10
-"""Highest sustained rate of failed and repeated elections; at this rate the epochs last six years.
+"""Highest sustained rate of failed and repeated elections; at this rate there are enough epochs for
+six years.
 """
 MAX_DIRECTORY_ID_CHARS = 64
 MAX_PREFERRED_CANDIDATES = 1000
@@ -93,8 +94,8 @@ def epoch_refusal(epoch: int, field: str) -> Refusal | None:
 
 @lru_cache(maxsize=256)  # Called for every Fetch. The transport rejects ids that are too long.
 def is_directory_id(directory_id: str) -> bool:
-    """Return whether this is a valid directory id: short and printable, as it is stored and shown
-    to people. The empty id means unknown, and is valid.
+    """Return whether this is a valid directory id: short and printable, as it is stored and shown.
+    The empty id means unknown, and is valid.
     """
     return len(directory_id) <= MAX_DIRECTORY_ID_CHARS and directory_id.isprintable()
 

@@ -18,7 +18,7 @@ from raftlog.quorum.node import MIN_BACKOFF_S, Node, Role
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 ROUND_TRIPS = 2
-"""How long a round waits for the remaining peers, in round trips of the slowest peer that has
+"""Time that a round waits for the remaining peers, in round trips of the slowest peer that has
 answered.
 """
 
@@ -27,8 +27,8 @@ class Campaign(Role, ABC):
     """A role that sends VoteRequests to all other voters and counts the responses.
 
     A round ends when it is won, when a majority can no longer grant, or when its timer expires.
-    ``silent_id``: the leader that fell silent. It counts as refusing, so a round that cannot be won
-    without it is lost at once, not after a whole timeout.
+    ``silent_id``: the leader that fell silent. It counts as a refusal, so a round that cannot be
+    won without it is lost at once, not after a whole timeout.
     """
 
     pre_vote: ClassVar[bool]
@@ -105,7 +105,7 @@ class Campaign(Role, ABC):
         self._awaited[peer_id] = node.send(peer_id, request)
 
     def ask_again(self, peer_id: int) -> None:
-        """Repeat the request to a peer that refused: it may grant now."""
+        """Repeat the request to a peer that refused, as it may grant it now."""
         if peer_id in self._refused:
             self._refused.remove(peer_id)
             self._ask(peer_id)
@@ -195,11 +195,11 @@ class Campaign(Role, ABC):
 
 
 def _is_of_voter(node: Node, peer_id: int, response: pb.VoteResponse) -> bool:
-    """Return whether the response comes from the requested voter, on the directory that the voter
-    set names.
+    """Return whether the response comes from the requested voter, running on the directory in the
+    voter set.
 
-    [A node with a replaced disk answers at the voter's address: its vote would be that of a replica
-    whose promises are lost.]
+    A node with a replaced disk may answer at the voter's address, but the promises of the replica
+    in the voter set are lost with the old disk.
     """
     directory_id = response.voter_directory_id
     return (
@@ -211,8 +211,8 @@ def _is_of_voter(node: Node, peer_id: int, response: pb.VoteResponse) -> bool:
 
 
 SPREAD = 1.5
-"""In units of the election jitter: within this time all voters that lose their leader together have
-requested pre-votes, however distant they are.
+"""Time, in units of the election jitter, within which all voters that lose their leader together
+have requested pre-votes, however distant they are.
 """
 
 
@@ -294,7 +294,8 @@ class Prospective(Campaign):
 
         Voters that lose their leader at the same instant would all win the pre-vote, and then split
         the vote. So a node yields to the rivals that precede it. With more than three voters, some
-        rivals may not have been heard yet: then only responses count at once, not earlier hints.
+        rivals may not have been heard yet, so earlier hints do not count at once, only responses
+        do.
         """
         node = self.node
         heard = self.supporters() | self.against() | node.hints.rivals(node.now)
@@ -364,8 +365,8 @@ class Prospective(Campaign):
 
 
 class Candidate(Campaign):
-    """A voter that has begun an epoch with a vote for itself, and becomes its leader once a
-    majority has voted for it. Its own vote counts when it is durable.
+    """A voter that has begun an epoch with a vote for itself, and becomes the leader of that epoch
+    once a majority has voted for it. Its own vote counts when it is durable.
     """
 
     name = "candidate"
@@ -377,7 +378,7 @@ class Candidate(Campaign):
         self.heard = node.heard
         """The leader that this node or one of its voters heard last."""
         self._early: dict[int, tuple[pb.FetchRequest, Any]] = {}
-        """Fetches that wait for the outcome of the election, at most one per voter, with their
+        """Fetches that wait for the outcome of the election, at most one per voter, each with its
         reply_to.
         """
 

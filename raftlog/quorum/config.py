@@ -24,10 +24,10 @@ class QuorumConfig:
     """Identity and timing of one node.
 
     ``voters`` is the initial voter set: it applies until the log or a snapshot contains one
-    (VotersRecord), and it tells where to look for the quorum. If it is empty, this node is an
-    observer until the log names it. ``bootstrap_servers`` (host:port) are further addresses to look
-    at; which nodes answer there is unknown. As peers their ids are -2, -3, ... in this order
-    (``bootstrap_peers``).
+    (VotersRecord), and names the addresses at which to look for the quorum. If it is empty, this
+    node is an observer until the log names it as a voter. ``bootstrap_servers`` (host:port) are
+    further addresses to try; which nodes answer there is unknown. As peers they have the ids -2,
+    -3, ... in this order (``bootstrap_peers``).
 
     The election timer is drawn uniformly from [election_timeout_ms, election_timeout_ms +
     election_jitter_max_ms); it serves cold starts and failed elections. A follower that hears
@@ -53,27 +53,27 @@ class QuorumConfig:
     """Longest time for which a replica's Fetch stays parked when only the high watermark has
     changed; 0: answer at once.
 
-    No other node waits for that response: commits need the replica's next acknowledgement, and
-    brokers fetch from the leader. The new high watermark leaves with the next data or round, or
+    No other node waits for that response: commits need only the replica's next acknowledgement, and
+    brokers fetch from the leader. The new high watermark is sent with the next data or round, or
     after this time. Answering at once, as in KIP-1166, would double the messages of every write.
     """
     fetch_max_bytes: int = FETCH_MAX_BYTES
     fetch_snapshot_max_bytes: int = 1 << 20
-    """Largest part of a snapshot that one request asks for, in bytes."""
+    """Largest part of a snapshot, in bytes, for which one request asks."""
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     max_metadata_version: int = 1
     """Highest metadata.version that this program supports; every Fetch reports it to the leader."""
     endpoint: str = ""
-    """Where other nodes reach this node (``raftlog.endpoint.endpoints_text``); if empty, at its
-    endpoint in the voter set.
+    """Endpoints at which other nodes reach this node (``raftlog.endpoint.endpoints_text``); if
+    empty, its endpoint in the voter set.
     """
     is_spare: bool = False
     """True if this node offers itself as a voter while it is an observer."""
     leader_priority: int = 0
     bootstrap_servers: tuple[str, ...] = ()
     configured_voters: tuple[Voter, ...] = ()
-    """The voters in controller.quorum.voters: second addresses for voters that do not answer at
-    those in the voter set.
+    """The voters in controller.quorum.voters: alternative addresses for voters that do not answer
+    at those in the voter set.
     """
 
     @property

@@ -184,7 +184,7 @@ class Invariants:
         self._high_watermark = node.high_watermark
         self._standing: tuple[object, ...] = ()
         self._least_end = 0
-        """Lower bound of the log end as long as the standing is unchanged."""
+        """Lower bound of the log end while the other inputs of the rules are unchanged."""
 
     def check_constant(self) -> None:
         """Raise InvariantError for the first broken rule. O(1).
@@ -385,7 +385,7 @@ class QuorumCore:
         """Process one event and return the effects, to be carried out in order. The first step also
         returns the effects of starting up.
 
-        Raises InvariantError if this node contradicts itself: then no effect of the step may be
+        Raises InvariantError if this node contradicts itself; no effect of the step may then be
         carried out.
         """
         node = self._node
@@ -407,8 +407,8 @@ class QuorumCore:
         return out
 
     def next_deadline(self) -> float:
-        """Return the latest time of the next Tick, or math.inf if none is needed. It may be early:
-        then the Tick does nothing.
+        """Return the latest time of the next Tick, or math.inf if none is needed. It may be earlier
+        than necessary; the Tick then does nothing.
         """
         node = self._node
         if node.out:

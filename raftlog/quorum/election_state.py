@@ -1,4 +1,4 @@
-"""What a node remembers between elections: the reason for its campaign, when it last heard a
+"""The state that a node keeps for elections: the reason for its campaign, when it last heard a
 leader, and what the other voters have recently revealed in this epoch.
 
 Why: docs/decisions/002-elections-by-proof-of-death.md
@@ -13,7 +13,7 @@ import msgspec
 
 
 class CampaignReason(StrEnum):
-    """Why a voter campaigns: shown to operators, used by no rule."""
+    """Why a voter campaigns; shown to operators, and used by no rule."""
 
     NONE = ""
     LEADER_GONE = "leader gone"
@@ -23,7 +23,7 @@ class CampaignReason(StrEnum):
     FETCH_TIMEOUT = "fetch timeout"
     """The leader answered no Fetch within the fetch timeout: it hangs or is partitioned."""
     ASKED_BY_ANOTHER = "another voter asked"
-    """Another voter hears no leader, either."""
+    """Another voter also hears no leader."""
     COLD_START = "cold start"
     """No leader was known when the node started."""
     ELECTION_TIMEOUT = "election timeout"
@@ -35,17 +35,17 @@ AGE_MAX_MS = 2**53
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """The last time at which a leader was heard. It makes the absence of a leader provable from the
-    log.
+    """The last time at which a leader was heard, by which the log can prove the absence of a
+    leader.
 
     ``epoch``: the leader's epoch, or -1 if none was heard. ``at``: the time, on the clock of the
     steps. ``by_all``: no other voter of the majority can have heard the leader later.
-    ``leading_ms``: how long the leader had led then, on its own clock.
+    ``leading_ms``: how long the leader had led at that time, on its own clock.
 
-    A leader that falls silent writes nothing, and neither does a quiet cluster. So a new leader
-    records when its voters last heard a leader. That proves the absence of a leader since then,
-    except for messages in flight: a commit needs a Fetch from one of these voters, and that Fetch
-    follows the leader's last response to that voter.
+    A leader that falls silent writes nothing, but neither does a quiet cluster. So a new leader
+    records when its voters last heard a leader. This proves the absence of a leader since then,
+    except for messages in flight: a commit needs a Fetch from one of these voters, which the voter
+    sends after the leader's last response.
     """
 
     epoch: int
@@ -74,8 +74,9 @@ NEVER_HEARD = Heard(-1, 0.0, by_all=False)
 
 
 RIVAL_TRIPS = 3.0
-"""How long this node yields to a rival, in round trips to the slowest peer: one until the rival has
-its responses, one in which it waits for another leader, and one in which it repeats its requests.
+"""Time for which this node yields to a rival, in round trips to the slowest peer: one until the
+rival has its responses, one in which the rival waits for another leader, and one in which it
+repeats its requests.
 
 A shorter pause would end before the rival's next request arrives. Both nodes would then campaign in
 each epoch and, as only a few milliseconds are random, split the votes of every epoch in the same
@@ -88,20 +89,20 @@ class ElectionHints:
     seconds of the monotonic clock.
 
     A voter that requests or grants a pre-vote hears no leader. A refusal alone would lose that
-    information: the first voter to send requests is refused, as the others' timers still run, and
-    the one whose timer expires last may be refused because its log is too short. So each voter
-    remembers for a while what the others revealed:
+    information: the first voter to send requests is refused, as the others' timers are still
+    running, and the one whose timer expires last may be refused because its log is too short. So
+    each voter remembers for a while what the others revealed:
 
     * A *supporter* would grant this node a pre-vote: its log is no longer than this node's. Its
       request counts as a grant.
     * A *rival* precedes this node: it has the longer log, or with equal logs the lower id, or was
-      granted a vote or a pre-vote. So among the voters that lose their leader together one
-      campaigns first, and the votes are not split. How long that takes is unknown before the others
-      have answered: with proof that the leader is gone, or that there never was one, the pause is
-      short, and grows with the response times.
+      granted a vote or a pre-vote. So of the voters that lose their leader together, one campaigns
+      first, and the votes are not split. How long that takes is unknown until the others have
+      answered. If the leader is proven gone, or there never was one, the pause is short at first,
+      and grows with the response times.
 
-    Nothing here is a vote. An election is won by votes alone, which are durable; a false hint costs
-    an epoch or a pause.
+    A hint is not a vote. Elections are won by votes alone, which are durable; a false hint costs at
+    most an epoch or a pause.
     """
 
     def __init__(self, remembered_s: float) -> None:

@@ -5,12 +5,12 @@ the effects **in order**. Safety rests on two rules:
 
 * *persist before send*: every Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch and
   ReplySnapshot that follows a PersistVote waits until the vote is durable (and the shell has
-  stepped VotePersisted); nothing else is reordered. Two things need no durable vote. A candidate's
-  vote requests come *before* its PersistVote: a request is not a vote, and the candidate counts its
-  own vote only once that is durable. And nothing waits for a SaveLeader.
+  stepped VotePersisted); nothing else is reordered. There are two exceptions. A candidate's vote
+  requests come *before* its PersistVote: a request is not a vote, and the candidate counts its own
+  vote only once that is durable. And nothing waits for a SaveLeader.
 * *flush before acknowledge*: Append and Truncate make nothing durable. A Flush effect requests
-  that; Flushed reports how far the log is durable. The core counts itself, and sends a Fetch that
-  acknowledges, only up to the flushed offset.
+  durability; Flushed reports how far the log is durable. The core counts its own log, and
+  acknowledges with a Fetch, only up to the flushed offset.
 
 ``now`` is in seconds of a monotonic clock. End offsets and high watermarks are exclusive. Node id
 -1 means none.
@@ -54,7 +54,7 @@ class LogSpan(msgspec.Struct, frozen=True):
 class Tick(msgspec.Struct, frozen=True):
     """A deadline may have passed.
 
-    ``disk_busy_s``: how long the current disk call has lasted, 0 if there is none, or None if
+    ``disk_busy_s``: duration so far of the current disk call, 0 if there is none, or None if
     unknown.
     """
 
@@ -77,7 +77,7 @@ class ResponseReceived(msgspec.Struct, frozen=True):
     """A peer has answered a Send, SendFetch or SendFetchSnapshot.
 
     ``span``: the verified content of a FetchResponse, or None if it has none. The shell drops
-    responses that arrive on another link than the one that carried the request.
+    responses that arrive on a link other than the request's.
     """
 
     peer_id: int
@@ -152,8 +152,8 @@ class ResignRequested(msgspec.Struct, frozen=True):
 
 
 class SuccessorChosen(msgspec.Struct, frozen=True):
-    """The leader is about to resign in favour of ``successor``, which learns that from the next
-    response to its Fetch; -1: the leader continues to lead. Ignored unless this node leads.
+    """The leader is about to resign in favour of ``successor``, which learns this from the next
+    response to its Fetch; -1 if the leader continues to lead. Ignored unless this node leads.
     """
 
     successor: int
@@ -177,9 +177,9 @@ class SnapshotStored(msgspec.Struct, frozen=True):
     """The last StoreSnapshot was carried out: the snapshot is verified and durable; the log is
     empty and begins at the snapshot's end.
 
-    ``error``: if not empty, why the content was rejected; then nothing has changed, and the
-    snapshot is to be fetched again. ``voters``: the voter set in the snapshot, or empty.
-    ``generations``: the generations that the snapshot names.
+    ``error``: why the content was rejected, or empty; if rejected, nothing has changed, and the
+    snapshot is fetched again. ``voters``: the voter set in the snapshot, or empty. ``generations``:
+    the generations that the snapshot names.
     """
 
     snapshot_id: SnapshotId
@@ -225,7 +225,7 @@ class PersistVote(msgspec.Struct, frozen=True):
 class SaveLeader(msgspec.Struct, frozen=True):
     """Save the epoch's leader in the durable vote when the disk has time, then step VotePersisted.
 
-    No promise rests on it: nothing waits for it, and a later PersistVote replaces it. It saves a
+    No promise depends on it: nothing waits for it, and a later PersistVote replaces it. It spares a
     restarted node the search for the leader.
     """
 
@@ -371,7 +371,7 @@ class HighWatermarkAdvanced(msgspec.Struct, frozen=True):
 
 class BindGeneration(msgspec.Struct, frozen=True):
     """This generation of the log is committed: record in the directory's identity that the
-    directory belongs to it. Nothing waits for that.
+    directory belongs to it. Nothing waits for this.
     """
 
     generation: int

@@ -111,8 +111,8 @@ class Verdict(Enum):
 
 
 class Fetcher:
-    """The fetch of the log from one peer. The next Fetch is sent once the whole log is flushed:
-    then its offset acknowledges durable records.
+    """The fetch of the log from one peer. The next Fetch is sent once the whole log is flushed, so
+    that its offset acknowledges durable records.
 
     If the leader's log begins too late, the leader names a snapshot instead. The fetcher fetches
     it, and continues the log after it.
@@ -129,8 +129,8 @@ class Fetcher:
         self._compared = False
         """True if the leader has confirmed that it has the last batch of this log."""
         self.leading_ms = 0
-        """How long the leader had led when it last answered a Fetch, on its own clock, in
-        milliseconds.
+        """Time in milliseconds, on its own clock, for which the leader had led when it last
+        answered a Fetch.
         """
         self._snapshot: SnapshotFetcher | None = None
         config = node.config
@@ -363,7 +363,7 @@ class Fetcher:
 
     def _truncate(self, epoch: int, end_offset: int) -> bool:
         """Drop the records that the leader does not have. Return False if that would drop no
-        records or committed ones: no correct leader requests either.
+        records, or committed ones, which no correct leader requests.
         """
         node, log = self.node, self.node.log
         target = log.truncation_point(epoch, end_offset)

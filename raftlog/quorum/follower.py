@@ -183,7 +183,7 @@ class Follower(FetchingRole):
     name = "follower"
 
     def __init__(self, node: Node, *, doubts: bool = False, early: Fetcher | None = None) -> None:
-        """``early``: the fetcher that has already sent a Fetch to the leader in this epoch."""
+        """``early``: the fetcher that already sent a Fetch to the leader in this epoch, if any."""
         super().__init__(node)
         self._doubts = doubts
         self._leader_id = node.leader_id
@@ -315,8 +315,8 @@ class Observer(FetchingRole):
     leader is unknown, it fetches from one voter after another, and follows the leader that their
     refusals name.
 
-    It never requests votes. It grants one if requested: the candidate knows from a longer log that
-    this node is a voter.
+    It never requests votes. It grants one if requested, as the candidate knows from a longer log
+    that this node is a voter.
     """
 
     name = "observer"

@@ -37,9 +37,9 @@ class Rounds:
 
     The leader sends a number in its responses; a follower echoes the highest one that it has seen
     in its next Fetch. Echoes of n from a majority mean that a majority was still in this epoch
-    after round n began, so no other node had been elected before that. Counting Fetches would prove
-    nothing: a delayed Fetch may have been sent before its sender voted for another node. Round 0 is
-    never started.
+    after round n began, so no other node had been elected before then. Counting Fetches would prove
+    nothing, as a delayed Fetch may have been sent before its sender voted for another node. Round 0
+    is never started.
 
     Why: docs/decisions/003-read-index-rounds.md
     """
@@ -58,7 +58,9 @@ class Rounds:
         return self.current
 
     def show(self) -> None:
-        """Record that a voter sees the current number: later requests need another."""
+        """Record that a voter has seen the current number, so that later requests need a
+        new one.
+        """
         self.last_shown = self.current
 
     def confirm(self, number: int) -> bool:
@@ -73,7 +75,8 @@ class Rounds:
 
 OBSERVER_FORGOTTEN_AFTER_S = 300.0
 MAX_OBSERVERS = 1000
-"""Number of observers tracked at once; beyond it, the one that has been silent longest is dropped.
+"""Maximum number of observers that are tracked; above it, the one that has been silent longest is
+dropped.
 """
 
 
@@ -206,7 +209,7 @@ class Progress:
                 del self.observers[key]
 
     def majority_offset(self, own_flushed_end: int) -> int:
-        """Return the highest offset that is durable at a majority, counting the leader at its
+        """Return the highest offset that is durable at a majority, counting the leader up to its
         flushed end; -1 if unknown.
         """
         offsets = [own_flushed_end] if self.counts_leader else []
@@ -247,12 +250,12 @@ class Progress:
 
 
 CHECK_QUORUM_FACTOR = 1.5
-"""The check-quorum timeout, in fetch timeouts: followers must notice a silent leader before it
-resigns (KAFKA-15489).
+"""The check-quorum timeout, as a multiple of the fetch timeout: followers must notice a silent
+leader before it resigns (KAFKA-15489).
 """
 
 MORE_WITHIN_S = 0.002
-"""How long a proposal waits for the one that follows it, in seconds."""
+"""Time in seconds that a proposal waits for the one that follows it."""
 MAX_PARKED = 1024
 """Maximum number of parked Fetches; further ones get an empty response at once."""
 
@@ -373,10 +376,10 @@ class Leader(Role):
             self.progress.forget_silent_observers(now)
 
     def _disk_hangs(self) -> bool:
-        """Return whether an append has waited too long for this node's disk: another leader could
-        commit.
+        """Return whether an append has waited too long for this node's disk, so that another leader
+        could commit.
 
-        An append that waits because the process is busy does not count: then no single disk call
+        An append that waits because the process is busy does not count, as no single disk call then
         takes that long.
         """
         log, busy_s = self.node.log, self.node.disk_busy_s
@@ -577,7 +580,7 @@ class Leader(Role):
     def _release_expired(self) -> None:
         """Answer the parked Fetches whose time is up.
 
-        ``_parked_until`` may be too early, never too late: other releases do not change it.
+        ``_parked_until`` may be too early, never too late, as other releases do not change it.
         """
         now, until = self.node.now, NEVER
         for key, fetch in list(self._parked.items()):

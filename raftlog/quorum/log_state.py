@@ -1,4 +1,4 @@
-"""What the core knows of a log, whose bytes the shell stores: its ends, its epochs, and its
+"""The core's knowledge of a log, whose bytes the shell stores: its ends, its epochs, and its
 snapshots. Epochs show whether records continue a log, and where two logs diverge (KIP-101,
 KIP-595).
 """
@@ -147,7 +147,7 @@ class LogEnds:
         """Return None if a log that ends at ``offset`` in ``last_epoch`` is a prefix of this one;
         otherwise the (epoch, end offset) to compare next.
 
-        It is computed as in :meth:`end_offset_for_epoch`: the other side truncates to it and
+        Computed as in :meth:`end_offset_for_epoch`. The other side truncates to this point and
         compares again.
         """
         if (
@@ -159,11 +159,11 @@ class LogEnds:
 
     def truncation_point(self, epoch: int, end_offset: int) -> int | None:
         """Return where to truncate this log if ``epoch`` is the leader's last epoch that is not
-        above this log's, and ends at ``end_offset``. None if nothing would be dropped: no leader
-        asks for that.
+        above this log's, and ends at ``end_offset``. Return None if nothing would be dropped, which
+        no leader requests.
 
         The leader's end of an epoch that this log does not have may lie inside a batch of an older
-        epoch: then this log is truncated to the end of the older epoch, which is compared next.
+        epoch; this log is then truncated to the end of the older epoch, which is compared next.
         """
         if epoch < 0 or end_offset < 0 or epoch > self.last_epoch:
             return None

@@ -104,7 +104,9 @@ def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
 
 
 def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
-    """Record the voter that sent this VoteRequest as a supporter or a rival: it hears no leader."""
+    """Record the voter that sent this VoteRequest, and so hears no leader, as a supporter or a
+    rival.
+    """
     log, peer_id = node.log, request.replica_id
     if not node.voters.includes(peer_id, request.replica_directory_id):
         return
@@ -125,12 +127,12 @@ def _may_hear_leader_again(node: Node, request: pb.VoteRequest) -> bool:
     """Return whether the requesting voter lost a leader that continued to answer this node for
     another fetch timeout.
 
-    Then it sent its request while the leader led. The request may be late, so only its response
-    counts.
+    If so, the voter sent its request while the leader led. The request may be late, so only the
+    voter's response counts.
 
-    [Two voters are partitioned, one after the other. The first voter's request arrives when that
-    voter hears the leader again, and the second does not yet. Mistaken for a grant, it deposed a
-    leader that all others heard.]
+    (Two voters are partitioned, one after the other. The request of the first arrives when it hears
+    the leader again, but the second does not yet. If the second took it for a grant, it would
+    depose a leader that all others hear.)
     """
     heard = node.heard
     if node.fast_election or request.replica_id == node.leader_id or heard.epoch != node.epoch:
@@ -191,10 +193,10 @@ def _may_lead(node: Node, node_id: int, my_directory_id: str, *, newer: bool) ->
     """Return whether a node may open epochs: it is a voter of a known set that is not certainly
     obsolete, or of a set that may be newer.
 
-    KIP-853: this log may lag behind the record that made the other node a voter. Then the other log
-    is as complete as this one, its voter set contains this replica by id and directory, and this
-    node hears no leader. If this node hears a leader, it fetches from it, and a higher epoch
-    reaches it in a response, which is proven.
+    KIP-853: this log may lag behind the record that made the other node a voter. In that case the
+    other log is as complete as this one, its voter set contains this replica by id and directory,
+    and this node hears no leader. If this node hears a leader, it fetches from that, and a higher
+    epoch reaches it in a proven response.
     """
     if node.history.may_lead(node_id, node.high_watermark):
         return True
@@ -318,7 +320,9 @@ def _begin_refusal(node: Node, request: pb.BeginQuorumEpochRequest) -> Refusal |
 
 
 def handle_end_quorum_epoch(node: Node, request: pb.EndQuorumEpochRequest, reply_to: Any) -> None:
-    """Elect another leader after one has resigned, its preferred candidates first."""
+    """Start the election after a leader's resignation, in which the leader's preferred candidates
+    go first.
+    """
     refusal = _end_refusal(node, request) or learn(node, request.leader_epoch, request.leader_id)
     response = _response(pb.EndQuorumEpochResponse, node, request, refusal)
     node.out.append(Reply(reply_to, response))
@@ -400,7 +404,7 @@ def learn(
     """Process the claim that ``leader_id`` (-1: no node known) leads ``epoch`` at ``endpoint``
     (empty: unknown).
 
-    The leader may be outside of this node's voter set: this log may lag. ``proven``: as in
+    The leader may be outside of this node's voter set, as this log may lag. ``proven``: as in
     ``admission``. A refused claim changes nothing.
     """
     known = leader_id != node.config.node_id and (
@@ -432,9 +436,7 @@ def _knows_leader(node: Node) -> bool:
 
 
 def _leader_is_claimed(node: Node) -> bool:
-    """Return whether this node knows the epoch's leader only from a claim, which gives way to
-    proof.
-    """
+    """Return whether this node knows the epoch's leader only from an unproven claim."""
     return not node.leader_confirmed and node.vote.leader_id != node.config.node_id
 
 

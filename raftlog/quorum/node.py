@@ -1,8 +1,8 @@
-"""One node of the quorum: its state, how its effects leave it, and the base class of its roles.
+"""One node of the quorum: its state, the output of its effects, and the base class of its roles.
 
-The transitions between roles are abstract here; they, and the theory of operation, are in
-``transitions.py``. The roles are in ``follower.py``, ``campaign.py`` and ``leader.py``; messages
-from peers are processed in ``messages.py``.
+The transitions between roles are abstract here; ``transitions.py`` has them, and the theory of
+operation. The roles are in ``follower.py``, ``campaign.py`` and ``leader.py``; messages from peers
+are processed in ``messages.py``.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class Role:
         self.epoch = node.epoch
 
     def enter(self) -> None:
-        """Start the role: the node has just entered it."""
+        """Start the role, which the node has just entered."""
 
     def leave(self) -> None:
-        """Clean up: the node is about to leave this role. ``node.epoch`` may already be the next
+        """Clean up, as the node is about to leave this role. ``node.epoch`` may already be the next
         epoch.
         """
 
@@ -159,7 +159,7 @@ class Role:
         """Handle that this node has granted its vote in this epoch to another node."""
 
     def on_vote_answered(self) -> None:
-        """Handle that the response granting the vote was queued; it leaves once the vote is
+        """Handle that the response granting the vote was queued; it is sent once the vote is
         durable.
         """
 
@@ -227,7 +227,7 @@ class Node(ABC):
 
     role: Role
     disk_busy_s: float | None = None
-    """How long the current disk call had lasted at the last tick, in seconds; None if unknown."""
+    """Duration of the current disk call as of the last tick, in seconds; None if unknown."""
     knew_leader = False
     """True if a leader was known at some time since startup."""
     campaign_reason = CampaignReason.NONE
@@ -238,8 +238,8 @@ class Node(ABC):
     generation = NO_GENERATION
     """Generation of the log at the high watermark."""
     log_conflict = ""
-    """Why this node cannot follow the leader (their logs contradict each other), for people; or
-    empty.
+    """Why this node cannot follow the leader (their logs contradict each other), as text;
+    or empty.
     """
     heard = NEVER_HEARD
     """The last leader that answered this node, or this node itself if it led."""
@@ -257,8 +257,8 @@ class Node(ABC):
         self.is_voter: bool
         """True if this replica is in the current voter set."""
         self.participates: bool
-        """True if this node votes and campaigns: it is a voter, or its removal is not known to be
-        committed. Otherwise it is an observer.
+        """True if this node votes and campaigns, because it is a voter or its removal is not known
+        to be committed. Otherwise it is an observer.
         """
         self.peers: tuple[int, ...]
         """Ids of the other voters, ascending."""
@@ -271,21 +271,21 @@ class Node(ABC):
         the end of the step.
         """
         self.vote = self.durable_vote = recovered.vote
-        """The vote that this node acts on. ``durable_vote``: the last one reported durable."""
+        """The vote by which this node acts. ``durable_vote``: the last vote reported durable."""
         self.epoch = recovered.vote.epoch
         """The current epoch."""
         self.leader_id = -1
-        """The known leader of this epoch, or -1. ``vote.leader_id`` also remembers one that no
-        longer leads it, including this node.
+        """The known leader of this epoch, or -1. ``vote.leader_id`` also remembers a leader that no
+        longer leads the epoch, even if it is this node.
         """
         self.leader_confirmed = False
-        """True if the leader of this epoch has answered a Fetch as such, or is this node: then no
-        other node is believed to lead it.
+        """True if the leader of this epoch has answered a Fetch as leader, or is this node; no
+        other node is then believed to lead the epoch.
         """
         self.allowance = EpochAllowance(now)
         self.bound_generation = recovered.bound_generation
-        """Generation to which this directory belongs: it follows no log that does not descend from
-        this generation.
+        """Generation to which this directory belongs; the node follows no log that does not descend
+        from it.
         """
         self.low_on_space = self.truncation_unflushed = self.disk_hangs = False
         """``disk_hangs``: this node led, and its disk made no progress; it does not campaign until
@@ -346,7 +346,7 @@ class Node(ABC):
     def become_leader(
         self, granting_voters: tuple[int, ...], early: Sequence[tuple[pb.FetchRequest, Any]] = ()
     ) -> None:
-        """Become the leader: a majority has voted for this node, and its own vote is durable.
+        """Become the leader, as a majority has voted for this node, and its own vote is durable.
 
         ``early``: the Fetches that arrived during the campaign, each with its reply_to.
         """
@@ -389,8 +389,8 @@ class Node(ABC):
         self.role.on_vote_granted()
 
     def _drop_superseded_vote(self) -> None:
-        """Drop a pending PersistVote if nothing is sent after it: an epoch and the vote granted in
-        it are then written once.
+        """Drop a pending PersistVote if nothing is sent after it, so that an epoch and the vote
+        granted in it are written in one go.
         """
         for at in range(len(self.out) - 1, -1, -1):
             if isinstance(self.out[at], SENDS):
@@ -402,9 +402,9 @@ class Node(ABC):
     def set_leader(self, leader_id: int, endpoint: str = "") -> None:
         """Record the leader of this epoch, and its endpoint if the voter set may not contain it.
 
-        It is saved when the disk has time: no promise rests on it. A restarted node that voted for
-        itself stays silent in that epoch anyway, and the votes alone exclude two leaders in one
-        epoch.
+        The leader is saved when the disk has time, as no promise depends on it: a restarted node
+        that voted for itself stays silent in that epoch anyway, and the votes alone exclude two
+        leaders in one epoch.
         """
         if leader_id != self.leader_id:
             # The hints are older than this leader's election.
@@ -486,9 +486,9 @@ class Node(ABC):
     def membership_obstacle(self) -> str:
         """Return why this node may not propose another voter set now, or empty if it may.
 
-        A leader that has committed nothing in its own epoch may have, or lack, a change in its log
-        that another leader may yet undo or complete: two voter sets without a common voter could
-        result.
+        The log of a leader that has committed nothing in its own epoch may have, or lack, a change
+        that another leader may yet undo or complete; the result could be two voter sets without a
+        common voter.
         """
         start_offset = self.role.start_offset
         if start_offset == -1:
@@ -579,12 +579,12 @@ class Node(ABC):
     def votes_needed(self) -> int:
         """Number of votes that elect this node: a majority, or all voters to found a quorum.
 
-        A configured voter set does not tell on which disks its voters are. [Two of three
-        controllers get new disks and are formatted with the old configuration. With a majority they
-        elect one of them before the third is heard, and found the quorum anew: its records are
-        lost.] A voter that has records votes for no empty log, so votes from all voters prove that
-        there are no records. The same holds for a restored log until its first leader has chosen a
-        generation.
+        A configured voter set does not name its voters' disks. (Suppose two of three controllers
+        get new disks and are formatted with the old configuration. If a majority sufficed, they
+        could elect one of them before the third is heard, and found the quorum anew; its records
+        would be lost.) A voter that has records never votes for an empty log, so votes from all
+        voters prove that there are no records. The same holds for a restored log until its first
+        leader has chosen a generation.
         """
         founds = self.log.end == 0 or self.log.lineage.ended
         if founds and any(not voter.directory_id for voter in self.voters.all):
@@ -628,7 +628,7 @@ class Node(ABC):
             self.out.append(BindGeneration(self.generation))
 
     def refuse(self, message: str, refusal: Refusal) -> None:
-        """Report to the shell that a message of this type is not believed."""
+        """Report to the shell that a message of this type was refused."""
         self.out.append(Refused(message, refusal.field, refusal.reason, refusal.contradiction))
 
     def fail(self, reason: str) -> None:

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 
-Time is divided into epochs; each has at most one leader. A voter grants one vote in an epoch and
+Time is divided into epochs, each with at most one leader. A voter grants one vote in an epoch and
 never forgets it, so two leaders of one epoch would need two majorities without a common voter. A
 vote goes only to a candidate whose log is at least as complete as the voter's (Raft 5.4.1), so a
 leader has everything that a majority made durable before it was elected: everything committed.
@@ -16,11 +16,11 @@ high watermark advances only when a majority has flushed that record, which comm
 before it, too (Raft 5.4.2).
 
 Followers fetch. The offset of a Fetch is the acknowledgement, so a follower sends it after the
-flush. The leader counts itself at its flushed offset, too, although it sends records before it
-flushes them. Where the logs differ, the leader answers with (epoch, end offset) and the follower
-truncates, epoch by epoch, never below its high watermark.
+flush. The leader also counts its own log only up to its flushed offset, although it sends records
+before it flushes them. Where the logs differ, the leader answers with (epoch, end offset) and the
+follower truncates, epoch by epoch, never below its high watermark.
 
-A leader from which no majority fetches resigns (check-quorum): it cannot commit, and should not
+A leader from which no majority fetches resigns (check-quorum), as it cannot commit and should not
 seem to lead. A node that has durably voted for itself does not participate in that epoch after a
 restart (Resigned): it may have sent records that it then lost in the crash, and must not write
 other records at their (offset, epoch).

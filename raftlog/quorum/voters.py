@@ -139,15 +139,15 @@ class VoterHistory:
 
     @property
     def before_logged(self) -> bool:
-        """True if a record or a snapshot contains the set before the newest record."""
+        """True if the set before the newest record is itself in a record or a snapshot."""
         return bool(self._before().voters)
 
     def may_lead(self, node_id: int, high_watermark: int) -> bool:
         """Return whether this voter is in a set that may be current on some node: the newest set
         that is certainly committed, or a later one.
 
-        An earlier set does not count: a voter removed since then is in no majority, and its
-        requests would end the leadership of others.
+        An earlier set does not count, as a voter removed since then is in no majority, and its
+        requests could only depose leaders.
         """
         committed = sum(record.offset < high_watermark for record in self._records)
         base = [self._base] if committed == 0 else []

@@ -2,7 +2,8 @@
 
 ``Lock``, ``Election``, ``Barrier`` and ``DoubleBarrier`` are for :class:`raftlog.Client`; the
 classes prefixed with ``Async`` are for :class:`raftlog.AsyncClient`. docs/recipes.md states their
-guarantees. The names are imported on first use: the command line needs none of them to list itself.
+guarantees. The names are imported on first use, as the command line does not need them for its list
+of commands.
 """
 
 from __future__ import annotations

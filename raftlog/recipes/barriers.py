@@ -1,9 +1,9 @@
-"""Barriers: clients wait until one is lifted, or enter and leave together.
+"""Barriers: clients wait until a barrier is lifted, or enter and leave together.
 
 Each member of a double barrier puts a key with its own lease, as for a lock. A member that sees
-enough keys records the group, on the condition that all of the group's keys still exist: in the
-log, a group is therefore complete at the moment it is formed, and no member is in two groups. Later
-members wait for the next group.
+enough keys records the group, on the condition that all of the group's keys still exist: so in the
+log a group is complete at the moment it is formed, and no member is in two groups. Later members
+wait for the next group.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from raftlog.recipes.lock import DEFAULT_TTL_S
 from raftlog.recipes.place import InQueue, Place, key_of, until_gone, watched
 
 COUNT_MAX = 900
-"""Maximum size of a group: a list shows this many keys at once, and a write takes as many
-conditions.
+"""Maximum size of a group, which is also the maximum number of keys in one list and of conditions
+in one write.
 """
 
 
 class AsyncBarrier:
-    """A barrier with this name: a key until whose deletion clients wait.
+    """A barrier with this name: a key; clients wait until it is deleted.
 
     It has no lease: it stays until a client, not necessarily the one that put it, lifts it.
     """
@@ -57,7 +57,7 @@ class AsyncBarrier:
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until there is no barrier. Return False if the timeout passes first.
 
-        The barrier is read at least once, whatever the timeout, with a strict read: a call that
+        The barrier is read at least once, whatever the timeout, with a strict read, so a call that
         begins after ``hold`` has returned does wait.
         """
         if await self._client.kv.get(self.key, read="strict") is None:
@@ -111,15 +111,15 @@ class AsyncDoubleBarrier(InQueue):
 
     ``async with AsyncDoubleBarrier(client, "step 1", 3):`` begins when three members have entered,
     and ends when all three have left. A member that dies leaves when its lease ends: if the group
-    had formed, the others begin without it, and end without it.
+    had already formed, the others enter and leave without it.
     """
 
     @checked
     def __init__(
         self, client: AsyncClient, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """Create an instance. ``ttl_s``: how long the others wait for a member that has died, in
-        seconds.
+        """Create an instance. ``ttl_s``: time in seconds that the others wait for a member that has
+        died.
         """
         if not 1 <= count <= COUNT_MAX:
             raise ValueError(f"count={count}: must be 1 to {COUNT_MAX}")

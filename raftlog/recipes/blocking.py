@@ -55,8 +55,8 @@ class Lock(_Holding[AsyncLock]):
     def __init__(
         self, client: Client, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
     ) -> None:
-        """Create an instance. ``ttl_s``: how long the lock outlives a dead holder, in seconds.
-        ``value``: the holder's name, for people.
+        """Create an instance. ``ttl_s``: time in seconds for which the lock outlives a dead holder.
+        ``value``: the holder's name, for operators.
         """
         thread, twin = client.parts
         super().__init__(thread, AsyncLock(twin, name, ttl_s=ttl_s, value=value))
@@ -137,8 +137,8 @@ class DoubleBarrier(_InQueue[AsyncDoubleBarrier]):
     def __init__(
         self, client: Client, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """Create an instance. ``ttl_s``: how long the others wait for a member that has died, in
-        seconds.
+        """Create an instance. ``ttl_s``: time in seconds that the others wait for a member that has
+        died.
         """
         thread, twin = client.parts
         super().__init__(thread, AsyncDoubleBarrier(twin, name, count, ttl_s=ttl_s))

@@ -74,9 +74,9 @@ def lock(
 
     The exit code is the command's. Its environment contains the fencing token in LOCK_TOKEN (see
     --fence), the generation of the token's log in LOCK_GENERATION, and the key in LOCK_KEY. When
-    the lock is lost, the command and all its descendants get SIGTERM, then SIGKILL while an eighth
-    of the lease's time to live is left: before any other client can have the lock. Exit code 4
-    then, and also if the lock is not acquired in time.
+    the lock is lost, the command and all its descendants get SIGTERM, then SIGKILL when an eighth
+    of the lease's time to live is left, before any other client can have the lock. The exit code is
+    then 4, as it is if the lock is not acquired in time.
 
     \b
     Examples:

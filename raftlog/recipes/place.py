@@ -1,11 +1,11 @@
 """A place in a queue of keys: the base of locks and elections.
 
 Each client puts a key, and grants its lease in the same write. The key's create_offset is its
-place: offsets only grow, and a deleted key never returns to its place. So a client that sees, in an
-image containing its own key, no key with a lower create_offset, is first, and stays first until its
-own key is deleted: no other client can enter before it. If the queue was empty, the response to the
-write says so, and nothing is read. Otherwise the client waits only for the one before it: when the
-head of a queue of a thousand leaves, one client wakes.
+place, as offsets only grow, and a deleted key never returns to its place. So if a client sees an
+image that contains its own key, and no key with a lower create_offset, the client is first, and
+stays first until its own key is deleted: no other client can enter before it. If the queue was
+empty, the response to the write says so, and nothing is read. Otherwise the client waits only for
+the one before it, so when the head of a queue of a thousand leaves, one client wakes.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ class Holder(InQueue):
 
     @property
     def generation(self) -> int:
-        """The generation of the token's log. Tokens from two generations, as after an unsafe
-        recovery or a restore, cannot be compared.
+        """The generation of the token's log. Tokens from different generations (after an unsafe
+        recovery or a restore) cannot be compared.
         """
         return self._place.generation
 

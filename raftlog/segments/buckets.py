@@ -2,8 +2,8 @@
 share, without a shuffle.
 
 A row is in the bucket of the group that it changes. If it ends a batch that names a client, it is
-in that client's bucket, too: the batch's header changes the client. A row that changes every topic
-is in all buckets. In each file the rows are in log order. The files contain nothing but the
+also in that client's bucket, as the batch's header changes the client. A row that changes every
+topic is in all buckets. In each file the rows are in log order. The files contain nothing but the
 records, and can be recreated.
 
 ``raftlog export --compact`` creates them for ranges that are no longer merged.
@@ -35,18 +35,18 @@ from raftlog.segments.range_checks import check_segment
 from raftlog.segments.writer import ExportWriter
 
 COUNT = 16
-"""Number of buckets: as many as the tasks of a full read can use. Of a million records, each bucket
-has half as many as one row group of the records.
+"""Number of buckets: as many as the tasks of a full read can use. With a million records, a bucket
+is half as large as one row group of the records.
 """
 ROWS = 16_384
-"""Number of rows in a bucket's row group, which is in memory until it is full: those of all buckets
-together are as large as two row groups of the records.
+"""Number of rows in a bucket's row group, which is in memory until it is full. The row groups of
+all buckets together are as large as two row groups of the records.
 """
 
 
 def add_buckets(writer: ExportWriter) -> int:
-    """Create the buckets of each range that lacks them and is no longer merged, which means at
-    least half the size of a file. Return the number of these ranges.
+    """Create the buckets of each range that lacks them and is no longer merged (a range of at least
+    half the size of a file). Return the number of these ranges.
 
     Every appended record must have been published. Raises ExportError and its subclasses: damaged
     files are not copied.
@@ -144,7 +144,7 @@ class _OpenBucket:
         )
 
     def abandon(self) -> None:
-        """Close the file, ignoring errors; the next writer removes what is left of it."""
+        """Close the file, ignoring errors; the next writer removes its remains."""
         with suppress(OSError, pa.ArrowException):
             if self._writer is not None:
                 self._writer.close()

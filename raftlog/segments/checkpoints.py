@@ -1,15 +1,15 @@
 """Checkpoints of an export: states at intermediate offsets, from which a fold can continue.
 
 A checkpoint has the format of a controller's snapshot (``raftlog.metadata.snapshot``). The manifest
-lists each checkpoint with its SHA-256 and describes its state; a signature covers that, too.
+lists each checkpoint with its SHA-256 and describes its state; a signature also covers this.
 Loading a checkpoint detects a changed or swapped file. If a state was forged together with
-everything that describes it, only a fold from the previous checkpoint detects it (``raftlog replay
-verify``). So every result says whether it started from a checkpoint.
+everything that describes it, only a fold from the previous checkpoint detects that (``raftlog
+replay verify``). So every result states whether it started from a checkpoint.
 
 The writer of an export also folds the log, and writes the state as a checkpoint from time to time.
 A checkpoint is due after a number of records, at the end of a batch, but not before the log since
-the last one has twice as many bytes as the state: so checkpoints are at most half as large as the
-log, whatever the size of the cluster. From the point where the log does not fold, no more
+the last one has twice as many bytes as the state, so checkpoints are at most half as large as the
+log, whatever the size of the cluster. If the log cannot be folded from some point on, no more
 checkpoints are made; the export continues, as it is the evidence.
 """
 
@@ -221,13 +221,13 @@ class CheckpointMaker:
         """Continue from the last intact checkpoint of the export, or else from ``base``.
 
         ``every``: smallest number of records between two checkpoints. ``base``: the state of a log
-        whose beginning was dropped; a checkpoint is due immediately after it [all later states need
-        one]. With a ``draft`` nothing is folded here: the caller folds each batch, from the
+        whose beginning was dropped; a checkpoint is due immediately after it, as all later states
+        need one. With a ``draft`` nothing is folded here: the caller folds each batch, from the
         beginning of the export, before it calls ``take`` or ``pass_over``.
         """
         self._place, self._manifest, self._every = place, manifest, every
         self.not_folded = ""
-        """Why no more checkpoints are made, or empty while they are."""
+        """Why no more checkpoints are made, or empty while they are made."""
         self._log_bytes = 0
         known = manifest.checkpoints
         self._last = known[-1].offset if known else manifest.history_begin - 1

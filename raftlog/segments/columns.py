@@ -16,9 +16,9 @@ message of ``raftlog.wire.records.v1``).
   leaves them unchanged.
 * ``cause``: the name of a BROKER_REGISTRATION_CHANGE's ``BrokerCause`` or of a HOSTNAME's
   ``HostnameCause``.
-* ``acl_resource_type``, ``acl_principal``: of an access control entry, whose resource types have
-  other numbers than those of configs, and whose principal is not the batch's. Its resource name is
-  in ``resource_name``, its id in ``group_id``.
+* ``acl_resource_type``, ``acl_principal``: of an access control entry. The numbers of its resource
+  types differ from those of configs, and its principal is not the batch's. Its resource name is in
+  ``resource_name``, its id in ``group_id``.
 * ``client_name``, ``client_principal``: of an OPEN_CLIENT; without a principal, any principal may
   use the client.
 * ``last_heard_epoch``, ``last_heard_age_ms``, ``last_heard_by_all``: of a LEADER_CHANGE, when the
@@ -383,7 +383,7 @@ def _columns_of(type_: RecordType) -> tuple[_Column, ...]:
 
 
 def _getter(field: Any, kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return a function that takes a message and returns the value of a column."""
+    """Return a function from a message to the value of a column."""
     value = attrgetter(field.name)
     if field.is_repeated:
         if field.message_type is None:
@@ -430,7 +430,7 @@ _SINCE_THE_FIRST = {
     *("resource_name", "config_name", "config_value", "feature_name", "feature_level", "leader_id"),
     *("lowest_acknowledged_offset", "high_watermark", "applied"),
 }
-"""Nullable columns that every file has: they are as old as the format."""
+"""Nullable columns that every file has, as they are as old as the format."""
 
 
 def odd_columns(names: Sequence[str]) -> str:

@@ -71,8 +71,8 @@ def plan(manifest: Manifest, max_records: int, max_bytes: int) -> Iterator[list[
 
 
 def _pairs(manifest: Manifest) -> Iterator[Pair | None]:
-    """Yield the ranges with equal bounds in both forms, as this program writes them; None for any
-    other raw segment.
+    """Yield the ranges that have equal bounds in both forms, as this program writes them; None for
+    any other raw segment.
     """
     written = {(one.base_offset, one.last_offset): one for one in manifest.of_kind("records")}
     for raw in manifest.of_kind("raw"):

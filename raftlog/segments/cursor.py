@@ -1,9 +1,9 @@
 """The cursor of an export in the exported cluster, which keeps nodes from dropping unread records.
 
-The cursor is set before the first record is read, and moved after each publish: the records below
-it are in the manifest. Moving it is a record in the exported log itself, so records about the
-progress of exports and brokers alone do not move it; otherwise two exports would keep each other
-busy forever on an idle cluster. It is moved once an hour all the same, which distinguishes a live
+The cursor is set before the first record is read, and moved after each publish, when the records
+below it are in the manifest. Each move writes a record to the exported log itself, so records about
+the progress of exports and brokers alone do not move it; otherwise two exports would keep each
+other busy forever on an idle cluster. It is moved at least once an hour, which distinguishes a live
 export from an abandoned one.
 """
 
@@ -19,13 +19,13 @@ from raftlog.metadata.records import RecordType
 from raftlog.segments.manifest import Manifest
 
 BOOKKEEPING = frozenset({RecordType.EXPORT_CURSOR, RecordType.PROGRESS, RecordType.NO_OP})
-"""Record types that follow from other records and do not move the cursor."""
+"""Record types that follow from other records and so do not move the cursor."""
 LAG_MAX_RECORDS = 1000
 """Minimum lag, in records, at which the cursor is always moved."""
 STALE_S = 3600.0
 INTERVAL_S = 10.0
-"""Shortest time between two moves of a cursor by one process, in seconds: otherwise every publish
-would add a record.
+"""Shortest time between two moves of a cursor by one process, in seconds, as otherwise every
+publish would add a record.
 """
 _REFUSALS = frozenset(
     {ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REQUEST}
@@ -56,8 +56,8 @@ class Cursors(Protocol):
 class CursorKeeper:
     """The cursor ``name`` of the export at ``target``.
 
-    ``failed`` is called with the reason for a temporary failure to move the cursor: the export
-    continues, and the nodes keep more of the log than it needs.
+    ``failed`` is called with the reason for a temporary failure to move the cursor; the export
+    continues, but the nodes then keep more of the log than it needs.
     """
 
     def __init__(

@@ -17,7 +17,9 @@ class NoExportError(ExportError, ConfigError):
 
 
 class ExportDiskError(ExportError, StorageError):
-    """The export's disk failed or is full, which proves nothing about the export's contents."""
+    """The export's disk failed or is full; this does not mean that the export's contents
+    are wrong.
+    """
 
 
 class ExportMismatchError(ExportError, WrongDataError):
@@ -37,8 +39,8 @@ class UnvouchedError(ExportError, WrongDataError):
 
 
 class CorruptExportError(ExportError, WrongDataError):
-    """A file of the export differs from what was written. Offsets are inclusive; -1 if the file is
-    not part of the log.
+    """A file of the export differs from what was written. Offsets are inclusive, and -1 if the file
+    is not part of the log.
     """
 
     def __init__(

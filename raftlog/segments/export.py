@@ -43,7 +43,7 @@ class ChunkSource(Protocol):
     @property
     def connections(self) -> int:
         """Number of connections made to the cluster so far; 0 for a data directory, whose log may
-        end before the cluster's.
+        end before the cluster's does.
         """
 
     @property
@@ -67,7 +67,7 @@ class ExportSummary:
     """Result of an export.
 
     The first offset is inclusive, the end exclusive; they are equal if nothing was new.
-    ``not_folded``: why no more checkpoints are made, or empty while they are.
+    ``not_folded``: why no more checkpoints are made, or empty while they are made.
     """
 
     cluster_id: str
@@ -146,8 +146,8 @@ class Seam:
     """The boundary between an export and its source: both must belong to the same log.
 
     Two logs of one generation can differ after a node's directory was restored from an older copy.
-    So the last batch of the export is compared with the source's, at the start and after each new
-    connection (a log is replaced only while its process is stopped).
+    So the export's last batch is compared with the source's, at the start and after each new
+    connection. (A log can be replaced only while its process is stopped.)
     """
 
     def __init__(self, source: ChunkSource, writer: ExportWriter, place: Place) -> None:
@@ -226,8 +226,8 @@ def publish(
     seam: Seam,
     state_hashes: StateHashSource | None,
 ) -> None:
-    """Publish the appended records, extended to an offset at which a node reported its state, if
-    possible: then the end can be verified.
+    """Publish the appended records, extended if possible to an offset at which a node reported its
+    state, so that the end can be verified.
     """
     if state_hashes is not None:
         said = state_hashes()
@@ -279,7 +279,7 @@ def summary_of(first_offset: int, writer: ExportWriter) -> ExportSummary:
 
 PUBLISH_INTERVAL_S = 30.0
 POLL_S = 0.5
-"""Longest wait of one poll for new records, in seconds: also the longest delay of a stop."""
+"""Longest wait of one poll for new records, in seconds, and so the longest delay of a stop."""
 _PASSING = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,

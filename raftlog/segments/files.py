@@ -27,8 +27,8 @@ _READ_BYTES = 1 << 20
 
 @contextmanager
 def named_errors(action: str, path: object) -> Iterator[None]:
-    """Turn an OSError into an ExportError that names the action and the path; an ExportDiskError if
-    the disk is the cause.
+    """Convert an OSError to an ExportError that names the action and the path, or to an
+    ExportDiskError if the disk is the cause.
     """
     try:
         yield
@@ -94,8 +94,8 @@ def sha256_of_stream(file: BinaryIO) -> str:
 
 
 class DirectoryLock:
-    """A lock that admits one writer per directory. It is released when its process ends in
-    any way.
+    """A lock that admits one writer per directory. It is released when its process exits, however
+    that happens.
     """
 
     def __init__(self, directory: Path, other: str = "another export") -> None:
@@ -161,7 +161,7 @@ class Place(Protocol):
         """
 
     def remove(self, name: str) -> None:
-        """Remove a file durably: the next manifest may no longer list it, and the file would be
+        """Remove a file durably, as the next manifest may no longer list it, and the file would be
         refused if it reappeared.
         """
 
@@ -196,7 +196,7 @@ class LocalPlace:
         self._lock = DirectoryLock(self.directory)
 
     def renew(self) -> None:
-        """See Place. Does nothing: the lock is held until its process ends."""
+        """See Place. Does nothing, as the lock is held until its process exits."""
 
     def end(self) -> None:
         """See Place."""
@@ -235,7 +235,7 @@ class LocalPlace:
 
 
 def is_uri(target: Path | str) -> bool:
-    """Return whether a target is an fsspec URI. A path, or a ``file:`` URI, is a directory."""
+    """Return whether a target is an fsspec URI. A path, or a ``file:`` URI, names a directory."""
     return (
         isinstance(target, str)
         and not target.startswith("file:")

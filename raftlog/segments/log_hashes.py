@@ -20,8 +20,8 @@ from raftlog.segments.manifest import RAW, Manifest, StateHash
 from raftlog.segments.raw import Headed, batch_bytes, read_headed
 
 CLAIM_BATCHES = 16_384
-"""Maximum number of batches between a progress record and the hash in it: a leader has no more in
-flight.
+"""Maximum number of batches between a progress record and the position of the hash in it, as a
+leader has no more in flight.
 """
 
 
@@ -54,8 +54,8 @@ def _batches(place: Place, manifest: Manifest, last_offset: int) -> Iterator[Hea
 class Claim(NamedTuple):
     """A claim about the log hash before ``end_offset``, and the hash computed from the export.
 
-    ``who``: the claimant, for people. ``asked``: True if a node has just answered, False if the
-    claim is from the manifest or the log.
+    ``who``: the claimant, as text. ``asked``: True if a node has just answered, False if the claim
+    is from the manifest or the log.
     """
 
     end_offset: int
@@ -72,9 +72,9 @@ class Vouched(NamedTuple):
 
     ``end``: the hash at the end of the checked part of the export. ``first_known``: the offset from
     which the chain is known, or -1. ``adopted``: the source of its beginning, if that is not in the
-    export. ``claims``: those of nodes, by offset. ``recorded``: the number of progress records that
-    contain a hash, up to ``recorded_end`` (exclusive); ``wrong``: those with a different hash;
-    ``unnamed``: the offset of the first one without a hash after others with one, or -1.
+    export. ``claims``: the nodes' claims, by offset. ``recorded``: number of progress records up to
+    ``recorded_end`` (exclusive) that contain a hash; ``wrong``: those whose hash differs;
+    ``unnamed``: offset of the first progress record without a hash after one with a hash, or -1.
     ``at_checkpoints``: the hash at the offset of each checkpoint.
     """
 

@@ -1,9 +1,9 @@
 """The manifest of an export: the owner of its log, its files, and the states that nodes have
 reported.
 
-It is written last, so a file that it does not list is not part of the export. It is JSON, for
-people and for programs without raftlog. ``checksum`` is the SHA-256 of the document without that
-field, with sorted keys and no spaces. All offsets are inclusive except ``high_watermark``.
+It is written last, so a file that it does not list is not part of the export. It is JSON, so that
+it can be read without raftlog. ``checksum`` is the SHA-256 of the document without that field, with
+sorted keys and no spaces. All offsets are inclusive except ``high_watermark``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ ORIGINS = ("", KAFKA)
 
 
 def is_ours(file: str) -> bool:
-    """Return whether a path, relative to an export, is that of one of its files."""
+    """Return whether a path, relative to an export, belongs to one of its files."""
     kind, _, name = file.partition("/")
     return kind in FILES and FILES[kind].fullmatch(name) is not None
 
@@ -188,7 +188,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A signature of all fields of the manifest except itself and the checksum
     (raftlog/segments/signing.py), in hexadecimal.
 
-    It has no other fields, as no signature would cover them.
+    It has no other fields, as the signature would not cover them.
     """
 
     algorithm: str
@@ -197,8 +197,8 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Retired(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that is not, or no longer, part of the export. ``since_ms``: the time since then, in
-    ms since 1970, or 0 if it never was.
+    """A file that is not, or no longer, part of the export. ``since_ms``: time, in ms since 1970,
+    at which it was retired, or 0 if it never was part of the export.
     """
 
     file: str
@@ -216,8 +216,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     of the state and of the log, by offset. ``log_hash``: the hash of the exported bytes from
     ``log_hash_begin_offset`` onwards, or empty if unknown. ``origin``: the kind of the log's
     cluster, empty for raftlog's own. ``state_from``: the records before this offset are the state
-    there, not history; None if all are history. ``differs_from``: an offset at which the system
-    whose log was imported had another state than folding this log gives, or None if none is known;
+    there, not history; None if all are history. ``differs_from``: an offset at which the state of
+    the system whose log was imported differs from the fold of this log, or None if none is known;
     ``differs_in``: what differed. ``checkpoints``: states at intermediate offsets, by offset.
     ``bucketing``: records by group of the compacted ranges, or None if no range has them.
     ``retired``: files that are no longer part of the export, and are removed after a while.
@@ -405,7 +405,7 @@ def merged_state_hashes(
 ) -> tuple[StateHash, ...]:
     """Return the known and the new reports of offsets in ``manifest``, each once, by offset.
 
-    Contradicting reports are both kept: detecting contradictions is their purpose.
+    Contradicting reports are both kept, as the reports serve to detect contradictions.
     """
     inside = (one for one in said if manifest.history_begin <= one.offset < manifest.end_offset)
     everything = sorted({*known, *inside})

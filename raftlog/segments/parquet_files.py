@@ -1,7 +1,7 @@
 """Parquet files of an export: writing, the owner of their log, the statistics of their row groups,
 and the assignment of rows to buckets.
 
-A column that is null in a whole row group need not be read: most columns belong to one record type,
+A column that is null in a whole row group need not be read. Most columns belong to one record type,
 and decoding nulls takes half as long as decoding values. Spark and other engines skip row groups by
 their statistics, so a verification compares the statistics with the rows.
 """
@@ -77,7 +77,7 @@ def rows_of(file: BinaryIO) -> int:
 _OF_IMPORTED = ("directories",)
 """Lists that only another system's log has: raftlog's own log never sets them."""
 _ALWAYS = "type"
-"""Column that is read if no other is, to count rows."""
+"""Column that is read to count rows if no other is read."""
 
 
 class ColumnStatistics:
@@ -190,7 +190,7 @@ class RowGroupStatistics:
         return ""
 
     def at_end(self) -> str:
-        """Return the fault that is known after the group's last row, in words, or an empty
+        """Return a text about the fault that is known after the group's last row, or an empty
         string.
         """
         if self._index:

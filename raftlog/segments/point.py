@@ -3,9 +3,9 @@
 Controllers report the hash of their state at some offsets (``state_hashes`` of the manifest). The
 fold must match the reports at the two offsets around the point: the one at or before it confirms
 the state there, and the one at or after it confirms the bytes in between. Log hashes are compared
-at the same offsets. The fold starts from a checkpoint that is followed by a matching offset (a
-forged checkpoint whose entities are all rewritten before the next recorded offset would have the
-right hash there), or otherwise at the beginning of the log.
+at the same offsets. The fold starts from a checkpoint that is followed by a matching offset, or
+otherwise at the beginning of the log. (A forged checkpoint would have the right hash there only if
+all of its entities were rewritten in between.)
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PointState(NamedTuple):
 
     @property
     def vouched_by(self) -> str:
-        """The nodes that vouch for the state, with their offset, in words; or empty."""
+        """Text that names the nodes that vouch for the state, with their offset; or empty."""
         who = ", ".join(dict.fromkeys(one.describe() for one in self.after))
         return f"{who} at offset {self.after[0].offset}" if who else ""
 
@@ -64,8 +64,8 @@ class ExportedState(NamedTuple):
     header: SnapshotHeader
     """Header for a snapshot of the state, with all generations of the log."""
     vouched_by: str | None
-    """Nodes that have recorded the state, in words; empty if there are none, or None if it is not
-    from an export.
+    """Text that names the nodes that have recorded the state; empty if there are none, or None if
+    the state is not from an export.
     """
     left_out: dict[str, int]
     """For an imported log, the number of entities by kind that raftlog does not have."""

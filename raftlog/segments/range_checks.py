@@ -3,8 +3,8 @@ with each other, with the manifest and with the rules of a log.
 
 Every batch of the raw segment is decoded again (its CRC32C, and that offsets, epochs and timestamps
 continue the chain), and the resulting rows are compared with the Parquet file, column by column.
-Memory: a few thousand rows of each. Faults are values, not exceptions: one fault must not hide the
-others.
+Memory: a few thousand rows of each. Faults are values, not exceptions, as one fault must not hide
+the others.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class RowClaims:
 
 
 def require_same(bucket: Segment, records: Segment) -> None:
-    """Require that the claims about a bucket's batches are those of its range: a bucket has no
+    """Require that the claims about a bucket's batches equal its range's, as a bucket has no
     batches of its own. Raises CorruptExportError.
     """
     for name, said, known in zip(_NAMES, _claimed(bucket), _claimed(records), strict=True):
@@ -441,7 +441,7 @@ def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column; for timestamps, which may be beyond any calendar, the
+    """Return the values of a column; for timestamps, which may lie outside of any calendar, the
     milliseconds.
     """
     is_time = pa.types.is_timestamp(column.type)
@@ -481,7 +481,7 @@ def check_segment(
 
 
 def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:
-    """Return the owner that a file names, or None if it cannot be read (then the hash decides)."""
+    """Return the owner that a file names, or None if it cannot be read; the hash then decides."""
     try:
         if segment.kind == RAW:
             header = read_header(file, segment.file)

@@ -232,7 +232,7 @@ def corrupt(segment: Segment, why: str) -> CorruptExportError:
 
 @contextmanager
 def reading(place: Place, segment: Segment) -> Iterator[None]:
-    """Turn an OSError while a file is read into an error that names the file.
+    """Convert an OSError while a file is read to an error that names the file.
 
     A file that the manifest lists and that does not exist is a fault of the export.
     """
@@ -248,8 +248,8 @@ def reading(place: Place, segment: Segment) -> Iterator[None]:
 def says_content(error: Exception) -> bool:
     """Return whether an Arrow error is about a file's contents, and not about reading it.
 
-    For some contents Arrow raises plain OSErrors, too (for example for a footer that can be parsed
-    but makes no sense): they have no errno, unlike those of an operating system.
+    For some contents Arrow also raises plain OSErrors (e.g. for a footer that can be parsed but
+    makes no sense). Unlike the operating system's, these have no errno.
     """
     return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
 

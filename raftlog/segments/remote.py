@@ -55,8 +55,8 @@ def open_remote(uri: str) -> RemotePlace:
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Turn a plugin's error into an OSError: plugins raise their libraries' errors (no credentials,
-    no such bucket).
+    """Convert a plugin's error to an OSError, as plugins raise their libraries' errors (no
+    credentials, no such bucket).
     """
     try:
         yield
@@ -227,8 +227,8 @@ class RemoteLock:
 
 
 def _runs(pid: object) -> bool:
-    """Return whether a process with this id runs on this host, even if it is a later one with the
-    same id.
+    """Return whether a process with this id is running on this host, even if it is a later process
+    with the same id.
     """
     if not isinstance(pid, int):
         return False

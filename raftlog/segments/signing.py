@@ -1,7 +1,6 @@
 """Signed exports: an Ed25519 signature over the manifest, which lists every file with its SHA-256.
 
-The public key alone proves that no file was changed since the signature; anyone who can read the
-private key could have changed all of them.
+The signature proves that no file was changed since by anyone without the private key.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Signer:
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
         self.public_key = _hex_of(key.public_key())
-        """Public key as 64 hex digits, the form in which people compare keys."""
+        """Public key as 64 hex digits, the form in which keys are compared."""
 
     def sign(self, message: bytes) -> Signature:
         """Return the signature of a manifest's ``message``."""

@@ -5,11 +5,12 @@ the log. **Checkpoints** are first checked as files. Only a fold shows which sta
 should contain: the log is folded in slices, from one checkpoint to another, and each slice verifies
 the checkpoints within it. The first slice begins with the empty state, so all slices together, in
 any order or in parallel, are a fold from the beginning. A slice trusts the checkpoint with which it
-begins; the previous slice does not, so the slice that leads to a forged state detects it.
+begins. The previous slice verifies that checkpoint, so the slice that leads to a forged state
+detects it.
 
 **Witnesses** vouch for the bytes between two offsets. A wrong log hash is a fault. Bytes without a
 witness are neither a fault nor proven: they cause a warning. So does a node's statement that only
-the manifest records: a person who can rewrite the files can rewrite that, too.
+the manifest records, as anyone who can rewrite the files can also rewrite the manifest.
 """
 
 from __future__ import annotations
@@ -170,9 +171,9 @@ class Slice(msgspec.Struct, frozen=True):
 class FoldedSlice(msgspec.Struct, frozen=True):
     """Result of folding a slice.
 
-    ``hashes``: the state hash at each requested offset; for one within a batch, that after the
-    previous batch. ``end_offset``: exclusive. ``epoch`` and ``timestamp_ms``: those of the last
-    batch.
+    ``hashes``: the state hash at each requested offset; for an offset within a batch, the hash
+    after the previous batch. ``end_offset``: exclusive. ``epoch`` and ``timestamp_ms``: those of
+    the last batch.
     """
 
     end_offset: int
@@ -458,7 +459,7 @@ def _faults(manifest: Manifest, found: Vouched) -> list[Fault]:
 
 
 def _witnesses(found: Vouched, claims: Iterable[Claim], last: int) -> list[Witness]:
-    """Return the furthest correct claim of each witness: it covers everything before it."""
+    """Return the furthest correct claim of each witness, as it covers everything before it."""
     furthest: dict[tuple[bool, str], Claim] = {}
     for claim in claims:
         if claim.agrees:
@@ -550,8 +551,8 @@ def verify_export(
 
 
 def _check_batches(place: Place, segment: Segment) -> None:
-    """Check the batches of a segment: its hash shows that the file is unchanged, this shows that it
-    is the log.
+    """Check the batches of a segment: the hash shows only that the file is unchanged, this check
+    shows that it is the log.
     """
     batches, offset = 0, segment.base_offset
     for _, header in read_headed(place, segment):

@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _PADDING = bytes(32)
-"""Bytes after the last message: a varint is read before its end is checked."""
+"""Padding in bytes after the last message, as a varint is read before its end is checked."""
 _VARINT_BYTES = 10
 _MAX_TAG_BYTES = _MAX_LENGTH_BYTES = 5
 _DELIMITED = 2
@@ -34,7 +34,7 @@ _HEX_PAIRS = _HEX.reshape(256, 2)
 
 
 class Values(NamedTuple):
-    """Values of one field: the index of the message of each, ascending; and its number, or its
+    """Values of one field: for each, the index of its message, ascending, and its number, or its
     begin and end.
     """
 

@@ -1,4 +1,4 @@
-"""The writer of an export: from chunks of the log to pairs of segments and a manifest.
+"""The writer of an export, which turns chunks of the log into pairs of segments and a manifest.
 
 The order is temporary file → sync → hash → rename → manifest. A crash at any point leaves the
 export of the last manifest; the next writer removes all other files. An export is append-only: its
@@ -63,8 +63,8 @@ ROW_GROUP_RECORDS = 131_072
 
 
 ROW_GROUP_BYTES = 64 << 20
-"""Size in bytes at which a row group is written, or earlier if it has ROW_GROUP_RECORDS: both limit
-the memory of writer and reader.
+"""Size in bytes at which a row group is written, unless it reaches ROW_GROUP_RECORDS earlier; both
+limit the memory of writer and reader.
 """
 
 
@@ -180,7 +180,7 @@ class OpenPair:
     def abandon(self) -> None:
         """Close and remove both files, ignoring errors.
 
-        On a full disk closing fails, too; then the next writer removes the files.
+        On a full disk closing also fails; the next writer then removes the files.
         """
         for close in (self._raw.abandon, self._parquet.close):
             with suppress(OSError, pa.ArrowException):
@@ -191,8 +191,8 @@ class OpenPair:
 
 
 KEEP_RETIRED_MS = 3_600_000
-"""Time for which merged files are kept, in ms: a reader of an older manifest may still read
-them.
+"""Time in ms for which merged files are kept, as a reader of an older manifest may still
+read them.
 """
 _MADE_AGAIN = (CHECKPOINTS, BUCKETS)
 """Directories of files that can be recreated from any part of the log."""
@@ -258,7 +258,7 @@ MAX_SEGMENT_BYTES = 256 << 20
 
 Published = Callable[[Manifest], None]
 """Callback after each publish, on the writer's thread, with the published manifest. If it raises,
-the export ends; the publish remains.
+the export stops; the publish remains.
 """
 
 
@@ -354,7 +354,7 @@ class ExportWriter:
         self._next_offset = self._manifest.end_offset
         self._last_batch: bytes | None = None
         self._held: Iterator[Headed] | None = None
-        """Batches of the export that were not passed over yet, or None."""
+        """Batches of the export that have not been passed over yet, or None."""
         self._log_hash = log_hash_of(self._manifest)
         last = self._manifest.segments[-1:]
         self._last_epoch = last[0].last_epoch if last else 0
@@ -417,8 +417,8 @@ class ExportWriter:
         return manifest
 
     def _require_signed(self, manifest: Manifest, message: bytes) -> None:
-        """Require that an earlier signature is this signer's: a signature with another key is
-        neither replaced nor dropped.
+        """Require that an earlier signature is this signer's, as a signature with another key must
+        be neither replaced nor dropped.
         """
         if manifest.signature is None:
             return

@@ -1,7 +1,7 @@
 """Tests for programs that use raftlog: a cluster of real processes, and a simulated one.
 
 Guide: docs/testing.md. The names are imported on first use: pytest imports this package with its
-plug-in, whether a test needs it or not.
+plug-in, whether or not a test needs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The nodes shared by the tests of one pytest process, from the first test to the end."""
+"""The nodes shared by the tests of one pytest process, from the first test to the last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raftlog.testing.slate import LeftoverError, Slate
 
 START_TIMEOUT_S = 60.0
 TRIES = 3
-"""Number of attempts to start a cluster: another process may take a port that was free."""
+"""Number of attempts to start a cluster, as another process may take a port that was free."""
 END_TIMEOUT_S = 20.0
 _LISTEN = "0A"
 """The state of a listening socket in /proc/net/tcp."""
@@ -52,7 +52,7 @@ class ClusterSession:
         raise FailedError(f"cannot clean up any cluster: {'; '.join(self.replaced)}", Exit.REFUSED)
 
     def end(self) -> None:
-        """End all processes, and remove their directory. Idempotent."""
+        """Stop all processes, and remove their directory. Idempotent."""
         slate, self._slate = self._slate, None
         cluster, self._cluster = self._cluster, None
         process, self._reaper = self._reaper, None

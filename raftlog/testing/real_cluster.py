@@ -70,7 +70,7 @@ class RealCluster:
         return self._local.log_path(name).read_text(errors="replace")
 
     def kill(self, name: str) -> None:
-        """End a node with SIGKILL, and wait until it has ended."""
+        """Kill a node with SIGKILL, and wait until it has exited."""
         self._local.kill(name, signal.SIGKILL)
         self._local.wait_gone(name)
 

@@ -1,8 +1,8 @@
-"""A program that ends a test cluster, and removes its directory, when the tests' process ends.
+"""A program that kills a test cluster, and removes its directory, when the tests' process exits.
 
 Run as ``python reaper.py DIRECTORY``. Its stdin is a pipe from the tests' process, which the kernel
-closes however that ends: after the last test, by SIGKILL, by a crash. It imports nothing from
-raftlog, so that it starts at once.
+closes however that process exits: after the last test, by SIGKILL, or by a crash. It imports
+nothing from raftlog, so that it starts at once.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ MAIN = "main"
 
 
 class HostSurroundings:
-    """The process of one host: clients created in it use the simulated network."""
+    """The process of one host, in which clients use the simulated network."""
 
     def __init__(self, world: GuestWorld, story: Story, host: str) -> None:
         self._world, self._story, self._host = world, story, host
@@ -144,7 +144,7 @@ class SimulatedCluster:
     # --- faults by hand --------------------------------------------------------------------------
 
     def kill(self, name: str) -> None:
-        """End a node or program as if by kill -9: unflushed data of a node is lost."""
+        """Kill a node or program as if by kill -9; a node loses its unflushed data."""
         self.note("killed", who=name)
         (self._guest(name) or self._world.named(name)).kill()
 

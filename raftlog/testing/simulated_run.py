@@ -33,7 +33,7 @@ SHOWN_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class Run(Generic[T]):
-    """A run that has ended."""
+    """A finished run."""
 
     seed: int
     result: T

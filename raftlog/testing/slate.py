@@ -1,7 +1,8 @@
 """The reset of a cluster to its first image, whatever a test has written.
 
-The log has all changes: reading continues from where the previous test ended, and the image is
-compared with the first one. So no name needs a prefix, and a test can use its program's own names.
+The log has all changes, so it is read from where the previous test ended, and the resulting image
+is compared with the first one. So no name needs a prefix, and a test can use its program's own
+names.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LAST = "raftlog-testing/last"
 _AT_ONCE = 500
 """Number of keys in one write."""
 ROUNDS = 3
-"""Number of attempts: a request from the previous test may take effect only now."""
+"""Number of attempts, as a request from the previous test may take effect only now."""
 
 
 class LeftoverError(RaftlogError):
@@ -54,7 +55,7 @@ class Slate:
             raise
 
     def clean(self) -> None:
-        """Undo the changes since the first image; on return, that is visible on every broker.
+        """Undo the changes since the first image; on return, the result is visible on every broker.
         Raises LeftoverError.
         """
         try:

@@ -35,7 +35,7 @@ CALLS = ("produce", "consume")
 _WIDTH = 40
 """Maximum number of characters shown of one value."""
 _IN_CALL: ContextVar[bool] = ContextVar("raftlog_recorded_call", default=False)
-"""Whether a call is made by another recorded call: only the outer one is recorded."""
+"""Whether a call is made by another recorded call; only the outer call is recorded."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """The address in an object's default repr, which differs between processes."""
 

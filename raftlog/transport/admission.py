@@ -2,8 +2,8 @@
 
 A call first needs a free place. Then its caller must be identified, except for a health check. Only
 then is its request read, and queued for a turn: the event loop starts one call per iteration,
-however many have arrived. A request that cannot be parsed is the caller's mistake; gRPC by itself
-would return an unknown error, and write a traceback to our log.
+however many have arrived. A request that cannot be parsed is reported as the caller's mistake; gRPC
+by itself would return an unknown error, and write a traceback to our log.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from raftlog.transport.statuses import abort, peer_address
 AUTHORIZATION_KEY = "authorization"
 """Metadata key of a call's token; the value is ``Bearer`` and the token."""
 METADATA_MAX_BYTES = TOKEN_MAX_CHARS + 4_096
-"""Limit on a call's metadata, in bytes, on listeners that accept tokens. gRPC refuses some larger
-calls, and all above 16 KiB.
+"""Limit on a call's metadata, in bytes, on listeners that accept tokens. gRPC refuses some calls
+with more, and all above 16 KiB.
 """
 EXPIRED = "the {what} has expired: connect again with a fresh one"
 
@@ -110,7 +110,7 @@ class ExpiryTimer:
 
 _CONVERSATIONS = frozenset(conversation.value for conversation in Conversation)
 OPEN_METHOD = "/grpc.health.v1.Health/Check"
-"""The health check method, which is open to every client: a probe has no token."""
+"""The health check method, which is open to every client, as a probe has no token."""
 _OWN = "/raftlog."
 FOREIGN_REQUEST_MAX_BYTES = 4 << 10
 """Largest health request, in bytes: it contains only a service name."""
@@ -232,8 +232,8 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         *,
         streams: bool = False,
     ) -> Any:
-        """Return a handler that reads the request only after the caller is identified: gRPC's own
-        handler for unary methods reads first, and buffers the bytes of every sender.
+        """Return a handler that reads the request only after the caller is identified; gRPC's own
+        handler for unary methods reads first, and so buffers the bytes of any sender.
         """
         most_bytes = self._max_bytes if method.startswith(_OWN) else FOREIGN_REQUEST_MAX_BYTES
 

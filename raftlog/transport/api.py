@@ -1,5 +1,5 @@
-"""The network seam: ordered links of messages between two processes, either real (gRPC) or
-simulated (a queue).
+"""The network seam: ordered links of messages between two processes, real (gRPC) or simulated (a
+queue).
 
 A *conversation* is a kind of link (see :class:`Conversation`). A *link* is one stream of one
 connection: it is never reopened, and a reconnect creates a new link, so that a late message of an
@@ -56,8 +56,8 @@ class Conversation(Enum):
 
 
 WATCHES = (Conversation.WATCH, Conversation.WATCH_MANY)
-"""Conversations of watching clients, which send little and may read slowly: their unsent bytes are
-counted.
+"""Conversations of watching clients, which send little and may read slowly, so that their unsent
+bytes are counted.
 """
 
 
@@ -70,8 +70,8 @@ class Link(Protocol):
 
     @property
     def peer(self) -> str:
-        """The peer's address with its port: the name of the connection in logs and in fair sharing
-        (``raftlog.bounds``).
+        """The peer's address with its port, which identifies the connection in logs and in fair
+        sharing (``raftlog.bounds``).
         """
 
     @property
@@ -88,7 +88,7 @@ class Link(Protocol):
         """Queue a message. Messages are sent in order; all queued messages share an envelope.
 
         Raises LinkClosedError. Raises ApiError MESSAGE_TOO_LARGE if the peer does not accept
-        messages of this size: then nothing is sent, and the link stays open.
+        messages of this size; nothing is then sent, and the link stays open.
         """
 
     def close(self, reason: str = "") -> None:

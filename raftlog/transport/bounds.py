@@ -3,8 +3,8 @@
 Each transport has one ``Bounds``: all its links share the limits, the turns of the loop, the send
 budget and the places for streams.
 
-**Complaints** count each misbehaviour and log some of them, never with a stack trace: a stranger
-decides how often it happens, and must not decide how much is written.
+**Complaints** count each misbehaviour and log some, never with a stack trace: a stranger can
+misbehave as often as it likes, but must not fill the log.
 
 **Connections.** gRPC itself accepts connections, up to ``max.connections``; a node learns of a
 connection with its first call. So a connection counts while it has an open call, and above a bound
@@ -12,18 +12,18 @@ its calls are refused. A connection without calls costs little, and is closed af
 ``connections.max.idle.ms``.
 
 **The send budget** bounds the unsent bytes of all links. Above it the slowest reader is
-disconnected: the link that has sent nothing for the longest time.
+disconnected, i.e. the link that has sent nothing for the longest time.
 
-**Unfinished messages.** Once a call is read, gRPC buffers what the peer sends of a message, up to
-the server's largest message, on each call of a connection and for any time, and does not report how
-much it holds. So the bytes of unfinished messages are estimated as the bytes that the kernel has
-received on a connection, less those delivered from it. Calls that hold too many of them, or hold
+**Unfinished messages.** Once a call is read, gRPC buffers the received part of a message, up to the
+server's largest message, on each call of a connection, for any time, without reporting how much it
+holds. So the bytes of unfinished messages are estimated as the bytes that the kernel has received
+on a connection, minus those delivered from it. Calls that hold too many of these bytes, or hold
 them for too long, are closed.
 
 The estimate errs in the peer's favour by ``OVERHEAD_BYTES`` per message or call, and by
 ``QUIET_BYTES_A_S`` per connection: frame headers, TLS records, pings. If only one call of a
-connection reads, as for nodes and the client library, the bytes received since its last complete
-message bound the estimate, too, so that no error accumulates.
+connection reads, as with nodes and the client library, the bytes received since its last complete
+message are another bound on the estimate, so that no error accumulates.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Connections:
     def counted(self, peer: str, identity: PeerIdentity) -> Iterator[str]:
         """Count a call while it is open; yields why it is refused, or empty if it is not.
 
-        A certificate's subject stands for its principal, whatever the mapping rules make of it.
+        A certificate's subject counts as its principal, whatever the mapping rules say.
         """
         whose = identity.principal or identity.subject
         connection = (peer, whose)
@@ -329,7 +329,7 @@ FEW_BYTES = 64 << 10
 LOOK_S = 0.1
 """Shortest pause between two checks, in seconds."""
 LOOK_SHARE = 20
-"""A pause is at least this many times as long as the check before it took."""
+"""A pause is at least this many times as long as the preceding check."""
 MIN_QUIET = 64
 """Number of connections without a call whose counters are kept before any are dropped."""
 

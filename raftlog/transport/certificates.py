@@ -38,8 +38,8 @@ _OWN_KEYS = {
     f"{_EC}/2a8648ce3d030107": "P-256",
     f"{_EC}/2b81040022": "P-384",
 }
-"""Object identifiers of the accepted keys, as hexadecimal DER; for an elliptic-curve key followed
-by that of its curve.
+"""Object identifiers of the accepted keys, as hexadecimal DER; for an elliptic-curve key, followed
+by its curve's.
 """
 _AUTHORITY_KEYS = {
     **_OWN_KEYS,
@@ -239,7 +239,7 @@ def at_text(when: datetime | None) -> str:
 
 
 REMEMBERED = 1024
-"""Number of parsed certificates in the cache: each call of a peer presents its certificate
+"""Number of parsed certificates in the cache, as each call of a peer presents its certificate
 again.
 """
 
@@ -310,7 +310,7 @@ other types.
 def _rfc2253(subject: x509.Name) -> str:
     """Return a distinguished name in the notation of gRPC's TLS library.
 
-    Raises ValueError for a name that gRPC may write differently (a CA could otherwise sign a name
+    Raises ValueError for a name that gRPC may write differently (otherwise a CA could sign a name
     that this node reads as another principal).
     """
     return ",".join(
@@ -340,9 +340,9 @@ def _escaped(attribute: x509.NameAttribute[Any]) -> str:
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
     r"""Return the names that an access rule compares; none if one of them is ambiguous.
 
-    gRPC's own names are not used: gRPC truncates a name at its first NUL (a CA may
-    sign ``node-4\0.example`` for its owner, who would then be node 4), and uses the first of
-    several common names. Raises the parser's errors for other malformed certificates.
+    gRPC's own names are not used: gRPC truncates a name at its first NUL (the owner of a
+    certificate for ``node-4\0.example`` would then be node 4), and uses the first of several common
+    names. Raises the parser's errors for other malformed certificates.
     """
     from cryptography import x509
     from cryptography.x509.oid import NameOID
@@ -369,8 +369,8 @@ def names_of(certificate: x509.Certificate) -> frozenset[str]:
 T = TypeVar("T")
 
 LOOK_AGAIN_S = 1.0
-"""Shortest interval between two checks of the files, in seconds: a storm of handshakes must not
-become a storm of disk reads.
+"""Shortest interval between two checks of the files, in seconds: so that a storm of handshakes does
+not become a storm of disk reads.
 """
 
 Stamp = tuple[int, int, int] | None
@@ -381,9 +381,10 @@ _Seen = tuple[Stamp, ...]
 class Reread(Generic[T]):
     """An object that is recreated when its files change. Any thread may read it.
 
-    If ``make`` fails later, because only some files are replaced yet or a file cannot be read, the
-    earlier object is kept, each reason is logged once, and each check tries again. The first
-    ``make`` raises its ConfigError to the caller. ``what``: what the files contain, for the log.
+    If ``make`` fails later, because only some of the files have been replaced or a file cannot be
+    read, the earlier object is kept, each reason is logged once, and each check tries again. The
+    first ``make`` raises its ConfigError to the caller. ``what``: what the files contain, for the
+    log.
     """
 
     def __init__(

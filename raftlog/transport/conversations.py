@@ -5,8 +5,7 @@ serialised one by one when they are sent, and an envelope is their concatenation
 its tag and length. Protobuf defines the encoding of a repeated field in just this way, so the bytes
 equal those of ``envelope.requests.extend(items)`` at about half the cost (0.27 against 0.5 to 1.0
 us per item). For reading, one parse of the whole envelope is cheaper (0.17 against 0.30 us).
-Replication and the observers' log have one message per envelope: there the bulk is one opaque
-field.
+Replication and the observers' log have one message per envelope, as most of it is one opaque field.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 ENVELOPE_TARGET_BYTES = 1 << 20
-"""Envelope size in bytes above which no item is added: a larger envelope would delay the loop and
-the messages after it.
+"""Envelope size in bytes above which no item is added: as a larger envelope would delay the loop
+and the messages after it.
 """
 
 PART_MAX_ITEMS, PART_MAX_BYTES = 512, 256 << 10
@@ -74,16 +73,18 @@ def _header(tag: int, length: int) -> bytes:
 
 @cache
 def _short_headers(tag: int) -> list[bytes]:
-    """Return the headers of short items by length: nearly every item's is looked up."""
+    """Return the headers of short items by length, so that nearly every item's header is
+    looked up.
+    """
     return [_header(tag, length) for length in range(2048)]
 
 
 def _has_more_fields(message: bytes, most: int, usual: int) -> bool:
     """Return whether a message has more than ``most`` fields at its top level.
 
-    The count ends at the first malformed field, as parsing will. A field has at least two bytes, so
-    the count stops once the rest is too short for the remaining ``most``. ``usual``: the tag of
-    nearly all fields, which are short strings: a fast path for honest envelopes.
+    The count stops at the first malformed field, as parsing will, and, since a field has at least
+    two bytes, once the rest is too short for ``most`` fields. ``usual``: the tag of nearly all
+    fields, which are short strings: a fast path for honest envelopes.
     """
     position, end, room = 0, len(message), 2 * most
     try:

@@ -27,16 +27,16 @@ from raftlog.transport.links import PEER_ENDED, BaseLink
 FEW_BYTES = 1024
 """Largest message, in bytes, that is parsed whole before its items are counted."""
 TIMER_S = 0.0015
-"""Seconds by which uvloop's timers may be early: they count whole milliseconds, from the start of
+"""Seconds by which uvloop's timers may be early, as they count whole milliseconds from the start of
 the current one, and round to the nearest.
 """
 THROTTLED_RESTS = 9
-"""Pause before the next message of a throttled peer is read, in multiples of a refusal's cost: a
-peer that ignores the throttling gets a tenth of the time.
+"""Pause before the next message of a throttled peer is read, as a multiple of a refusal's cost, so
+that a peer that ignores the throttling gets a tenth of the time.
 """
 UNBUDGETED_BYTES = 1024
-"""Unsent bytes of a link that are not charged to the budget of all links: a short message is sent
-before it would be charged, and each charge has a cost.
+"""Unsent bytes of a link that are not charged to the budget of all links, as a short message is
+usually sent before it would be charged, and charging costs time.
 """
 _NO_METHOD = "Method not found!"
 """gRPC's status details for a method that the server does not have."""

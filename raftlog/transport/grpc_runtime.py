@@ -4,11 +4,12 @@
 imported. A value that the operator has set is kept.
 
 gRPC's EventEngine passes a received message through three threads (its poller, its pool, the
-completion-queue thread) before asyncio sees it. Without it, the completion-queue thread itself
-reads the socket. The core reads the switches once, when it is first used.
+completion-queue thread) before asyncio sees it. With the EventEngine switched off, the
+completion-queue thread itself reads the socket. gRPC's core reads the switches once, when it is
+first used.
 
 grpc/grpc#42150 announces that the switches will be removed. They work in 1.85.3, and little is lost
-without them, since writes use lanes: so grpcio has no upper bound in pyproject.toml. Medians of
+without them, since writes use lanes, so grpcio has no upper bound in pyproject.toml. Medians of
 five alternating runs, on a machine that other processes kept 70 to 78 % busy: one stream's
 ping-pong takes 0.13 ms with the EventEngine and 0.08 to 0.10 ms without it; 64 writes in flight
 (w2) cost the servers 40 µs of CPU each and 36 µs; one in flight (w1) showed no difference beyond
@@ -20,9 +21,9 @@ the CPU time of EventEngine threads.
 Wake-ups: gRPC's thread queues each event, and wakes the loop with a byte in a socket. The loop
 handles all queued events each time, but reads a single byte. Under load, unread bytes accumulate; a
 few hundred fill the socket's buffer, and from then on gRPC's thread blocks in its write until the
-loop reads a byte: one event per iteration, for all links together. [A stranger sends 160,000
+loop reads a byte: one event per iteration, for all links together. (A stranger sends 160,000
 requests; an iteration takes 20 ms, the events of the responses queue up, and for three seconds
-nothing that followers send reaches a leader whose loop is never late.]
+nothing that followers send reaches the leader, although its loop is never late.)
 
 The process has one queue for all its loops: a loop that receives an event of another loop forwards
 it, even if the other loop is closed by then. Such an event has no receiver and is dropped.
@@ -66,8 +67,8 @@ def event_engine_state() -> str:
 
 
 def event_engine_cpu_s() -> float:
-    """Return the CPU seconds of this process's EventEngine threads, almost none while the switches
-    work. Linux only.
+    """Return the CPU seconds used by this process's EventEngine threads, almost none while the
+    switches work. Linux only.
     """
     total_ns = 0
     for task in Path("/proc/self/task").iterdir():
@@ -83,15 +84,15 @@ TAKEN_BYTES = 4_096
 """Number of bytes read at once, more than the socket's buffer can hold as single bytes."""
 
 SKIPPED = 7
-"""Number of wake-ups that are not checked after a check that found few bytes: a check costs a
-microsecond or two, a quiet wake-up a few.
+"""Number of wake-ups that are not checked after a check that found few bytes, as a check costs a
+microsecond or two, and a quiet wake-up only a few.
 """
 FEW_BYTES = 16
 """Number of bytes far below the capacity of the socket's buffer, even when doubled by unchecked
 wake-ups.
 """
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
-"""The flags as an integer: combining the enum values takes longer than the system call."""
+"""The flags as an integer, as combining the enum values takes longer than the system call."""
 
 
 def take_all_wakeups(loop: asyncio.AbstractEventLoop) -> None:
@@ -128,9 +129,9 @@ class _LateEventFilter:
     """A wrapper of a loop's ``call_soon_threadsafe`` that drops gRPC events after the loop is
     closed.
 
-    [A client is closed while a node hangs; the end of its calls is reported a moment later to the
-    loop of the next client, which logs "Event loop is closed" and processes none of the later
-    events.]
+    (A client is closed while a node hangs; the end of its calls is reported a moment later to the
+    loop of the next client, which would log "Event loop is closed" and process none of the later
+    events.)
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, schedule: Callable[..., Any]) -> None:

@@ -322,8 +322,8 @@ def _conversation_handlers(
 
 
 def _why_not(host: str, port: int) -> str:
-    """Return why an address cannot be bound, or empty if it can: gRPC writes the reason only to its
-    log.
+    """Return why an address cannot be bound, which gRPC writes only to its log, or empty if
+    it can.
     """
     try:
         with socket.create_server(
@@ -342,8 +342,8 @@ class GrpcServerTransport(GrpcTransport):
     Created and used on one running event loop. ``listeners``: security of each of the node's
     listeners, by name; without it every listener uses ``tls``, or plain text if that is None.
     ``lane_port_offset``: difference between the lane port (lanes.py) and the port of each listener;
-    0 for no lanes: all messages stay on gRPC. ``asks_for_lanes``: request lanes from the dialed
-    servers even without a local lane port.
+    0 for no lanes, so that all messages stay on gRPC. ``asks_for_lanes``: request lanes from the
+    dialed servers even without a local lane port.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class NoTokenError(RaftlogError):
 
 
 def token_file(path: Path) -> TokenSource:
-    """Return a source that reads the token from a file at each call: a renewal replaces the
+    """Return a source that reads the token from a file at each call, as a renewal replaces the
     file.
     """
 
@@ -110,7 +110,7 @@ def open_channel(
 ) -> Any:
     """Return a channel on the running loop, which gRPC may still wake after the channel is closed.
 
-    The transport reconnects with a new channel: gRPC itself makes one attempt.
+    The transport reconnects with a new channel; gRPC itself makes only one attempt.
     """
     take_all_wakeups(asyncio.get_running_loop())
     options = [
@@ -240,7 +240,7 @@ class GrpcDialer(BaseDialer):
         return DIALED[self._conversation](*of, offer, None if shown is None else shown.lane)
 
     async def _await_acceptance(self, call: Any) -> str:
-        """Wait for the server's initial metadata. Return the failure, or empty on success."""
+        """Wait for the server's initial metadata. Return why that failed, or empty on success."""
         try:
             async with asyncio.timeout(self._limits.connect_timeout_ms / 1000):
                 metadata = await call.initial_metadata()
@@ -358,8 +358,8 @@ async def _let_grpc_confirm() -> None:
     """Wait for gRPC's own tasks that await the end of a cancelled call, which gRPC's thread
     confirms a moment later.
 
-    If the loop was closed earlier, gRPC would call it after its end. It cannot be determined which
-    transport owns the call of a task, so this waits for all.
+    If the loop were closed earlier, gRPC would call it after that. It cannot be determined which
+    transport owns a task's call, so this waits for all.
     """
     for _ in range(50):
         coroutines = [task.get_coro() for task in asyncio.all_tasks()]

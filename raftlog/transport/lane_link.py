@@ -1,8 +1,8 @@
 """A link that moves from its gRPC stream to a lane.
 
 The link opens on the stream, like every link, and the stream stays open: it still proves the peer's
-identity, detects a silent host, and reports why the link ends. The envelopes move when no request
-is unanswered: the dialing side then sends its next request on the lane, and the serving side
+identity, detects a silent host, and reports why the link ends. The envelopes move to the lane when
+no request is unanswered: the dialing side sends its next request on the lane, and the serving side
 answers on the path of the request. So no message is lost, duplicated or overtaken, and none waits
 for a lane that cannot be opened. Clients have many requests in flight: once a lane is open, some
 requests are held for a moment until all earlier ones are answered.
@@ -11,9 +11,10 @@ A broken lane ends the link, as a broken stream does. A lane that breaks before 
 dropped.
 
 On a stream of watches both ends send without a request, so neither knows when nothing is in flight.
-There each direction moves separately: the sender's last message on the stream is a *mark*, an empty
-one, and further messages are sent on the lane. The receiver reads the lane once it has read the
-mark. The client moves first, when its lane is open; the server answers the mark with its own.
+So there each direction moves separately: the sender's last message on the stream is a *mark*, an
+empty message, and further messages are sent on the lane. The receiver reads the lane once it has
+read the mark. The client moves first, when its lane is open; the server answers the mark with its
+own.
 """
 
 from __future__ import annotations
@@ -65,11 +66,12 @@ MARK = b""
 """The last message on a stream that its sender leaves; no other message there is empty."""
 HOLD_AFTER_REQUESTS = 64
 """Number of requests on the stream after which further ones are held until all earlier ones are
-answered, so that a steady sender can move to its lane. If that takes too long, the number doubles.
+answered, so that a steady sender can move to its lane. If that takes too long, this number is
+doubled.
 """
 HOLD_MAX_S = 0.02
-"""Longest hold, in seconds: a request may wait for visibility or its deadline, and must not delay
-others for as long.
+"""Longest hold, in seconds, as a request may wait for visibility or its deadline, and must not
+delay others for that long.
 """
 
 
@@ -95,7 +97,7 @@ class LanedLink(GrpcLink):
         return self._receive_max_bytes
 
     def lane_opened(self, lane: Lane) -> None:
-        """Handle a lane that has opened: the link may use it."""
+        """Handle a lane that has opened, so that the link may use it."""
         if self._reason is not None:
             lane.abort()
             return
@@ -247,7 +249,7 @@ class _Dialed(LanedLink):
         self._offer, self._tls = offer, tls
 
     async def _look_for_lane(self) -> None:
-        """Retry until a lane is open: an obstacle such as a firewall may disappear."""
+        """Retry until a lane is open, as an obstacle such as a firewall may disappear."""
         host, _ = split_address(self.peer)
         timeout_s = self._bounds.limits.connect_timeout_ms / 1000
         lanes, pause_s = self._bounds.lanes, RETRY_MIN_S
@@ -422,7 +424,7 @@ class ServedMarkedLink(_MarkedLink, _Served):
     """The server's end: it moves after the client."""
 
     def _attend(self, lane: Lane) -> None:
-        """Do nothing: the client moves first."""
+        """Do nothing, as the client moves first."""
 
     def _mark_came(self) -> None:
         self._begin_leaving()

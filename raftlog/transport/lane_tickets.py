@@ -2,14 +2,14 @@
 
 The dialing side of a stream requests a lane in the call's metadata. The server offers a port and a
 ticket in its own metadata. A ticket is a random secret that is sent over the stream, after the
-stream was admitted. It is valid for one lane of this stream alone, and is never sent on the lane:
+stream was admitted. It is valid only for one lane of this stream, and is never sent on the lane:
 
 1. The dialer connects to the port, and sends a greeting and the ticket's *door*, a hash of it. A
-connection that does not send a valid door is closed: it gets no byte, and no handshake.
+   connection that does not send a valid door is closed without a byte or a handshake.
 2. If the stream has TLS, both sides perform a TLS handshake with the certificates of the stream.
-The server refuses a certificate other than the one presented on the stream.
+   The server refuses a certificate other than the one presented on the stream.
 3. Each side proves that it has the ticket, by a hash of the ticket and of the server's certificate
-on this connection. Frames follow.
+   on this connection. Frames follow.
 
 Each gRPC listener has a separate port for lanes. A connection that has proved nothing within the
 handshake timeout is closed. Until it sends a door it costs a descriptor and a hundred bytes; the
@@ -48,7 +48,8 @@ LANED: dict[Conversation, Callable[[Any], bool]] = {
     Conversation.BROKER: lambda response: bool(response.correlation_id),
     Conversation.WATCH_MANY: lambda response: False,
 }
-"""Conversations that may have a lane, with a predicate: does this response answer a request?
+"""Conversations that may have a lane, with a predicate that returns whether a response answers a
+request.
 
 Except on MARKED ones, each request has one response, so the dialing side knows when no request is
 unanswered on the stream. An unsolicited notice from the server (that it no longer leads, that its
@@ -61,15 +62,17 @@ mark on the stream (lane_link.py).
 OF_NODES = frozenset((Conversation.REPLICATION, Conversation.OBSERVER))
 """Conversations for which a node requests a lane from the dialed server."""
 OF_BROKERS = OF_NODES | {Conversation.CONTROLLER}
-"""Conversations for which a broker does: it also forwards client requests and heartbeats."""
+"""Conversations for which a broker requests a lane, as it also forwards client requests and sends
+heartbeats.
+"""
 OF_CLIENTS = frozenset((Conversation.CONTROLLER, Conversation.BROKER, Conversation.WATCH_MANY))
 """Conversations for which a client requests a lane."""
 LOOKS_AFTER_REQUESTS = {Conversation.CONTROLLER: 16, Conversation.BROKER: 16}
 """Number of requests after which the dialing side tries to open its lane; 0 for other
-conversations. A command with one request ends before a lane would pay off.
+conversations. A command with one request finishes before a lane would pay off.
 """
 LOOKS_AFTER_RESPONSES = 4
-"""Number of responses after which the client of a MARKED conversation tries to open its lane: a
+"""Number of responses after which the client of a MARKED conversation tries to open its lane, as a
 watch that waits for a lock ends with its first change.
 """
 ASK_KEY = "raftlog-lane"
@@ -231,11 +234,11 @@ class _TicketClient(asyncio.Protocol):
 
 CONFIG_KEY = "lane.port.offset"
 MAX_PENDING_CONNECTIONS = 64
-"""Maximum number of connections that have not sent a door yet: all brokers connect to a new leader
+"""Maximum number of connections that have not sent a door yet; all brokers connect to a new leader
 at once.
 """
 RECEIVE_BUFFER_BYTES = 64 << 10
-"""The kernel's receive buffer of a lane, in bytes: requests are short."""
+"""The kernel's receive buffer of a lane, in bytes; requests are short."""
 
 
 class OfferedLink(Protocol):
@@ -521,7 +524,7 @@ class PendingConnection(asyncio.Protocol):
             self._refuse(Complaint.UNAUTHENTICATED, "wrong proof of a ticket")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Clean up: the peer has closed the connection, or its handshake has failed."""
+        """Clean up, as the peer has closed the connection or its handshake has failed."""
         if isinstance(error, LaneError) and self._transport is not None:
             self._complain(Complaint.UNAUTHENTICATED, str(error))
         self._stop_waiting()

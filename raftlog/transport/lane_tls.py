@@ -2,10 +2,10 @@
 
 A :class:`TlsTransport` is placed between a socket and a protocol: to the socket's transport it is
 the protocol, and to the lane's protocol it is the transport. OpenSSL works on two memory buffers,
-so it never waits for the network, and the steps of the handshake run in a thread: a signature takes
-a millisecond, and a hundred brokers connect to a new leader at once.
+so it never waits for the network. The steps of the handshake run in a thread, as a signature takes
+a millisecond, and a hundred brokers may connect to a new leader at once.
 
-Only TLS 1.3 is spoken: both ends are raftlog. There is no renegotiation, and no older cipher.
+Only TLS 1.3 is used, as both ends are raftlog, so there is no renegotiation and no older cipher.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LaneTls:
     """Sessions that a client may resume, by the server's address.
 
     A resumed session does not verify certificates again. The lane's stream has just done that, with
-    the same files: other files make other settings, at both ends.
+    the same files; if the files change, both ends get new settings.
     """
 
     def keep(self, address: str, session: ssl.SSLSession | None) -> None:
@@ -66,7 +66,7 @@ def fingerprint_of(certificate: bytes | None) -> str:
 
 @cache
 def _handshakes() -> ThreadPoolExecutor:
-    """Return the thread for all handshakes of the process: they use at most one core."""
+    """Return the thread for all handshakes of the process, which so use at most one core."""
     return ThreadPoolExecutor(1, "lane-handshake")
 
 
@@ -237,7 +237,7 @@ class TlsTransport(asyncio.Protocol):
             self._lost = (error,)
 
     def pause_writing(self) -> None:
-        """Pause the protocol: the kernel has not accepted all bytes."""
+        """Pause the protocol, as the kernel has not accepted all bytes."""
         self._is_writable = False
         if self._is_open:
             self._protocol.pause_writing()

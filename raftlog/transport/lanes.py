@@ -155,8 +155,8 @@ class Lane(asyncio.Protocol):
         self._pace()
 
     def _cut(self) -> None:
-        """Extract frames from the received bytes, up to the limit on unread ones: an empty frame
-        costs many times its size on the wire.
+        """Extract frames from the received bytes, up to the limit on unread frames, as an empty
+        frame costs many times its size on the wire.
         """
         rest, begin = self._rest, 0
         while len(rest) - begin >= HEADER_BYTES and self._has_room():
@@ -259,7 +259,7 @@ class Lane(asyncio.Protocol):
             raise LaneError(self._failure)
 
     def pause_writing(self) -> None:
-        """Mark the lane as unwritable: the kernel has not accepted all bytes."""
+        """Mark the lane as unwritable, as the kernel has not accepted all bytes."""
         self.writable = False
 
     def resume_writing(self) -> None:

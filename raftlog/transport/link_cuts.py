@@ -4,7 +4,7 @@ The environment variable ``RAFTLOG_DEV_CUTS_FILE`` names a file with one ``host:
 While an address is in the file, messages to and from it are dropped, in both directions, on the
 links that this node has dialed. If the other node does the same, nothing passes between the two.
 When the address is removed from the file, the links that have lost messages are closed, as a TCP
-connection is after a partition: the dialer then creates new ones.
+connection is after a partition; the dialer then creates new ones.
 """
 
 from __future__ import annotations

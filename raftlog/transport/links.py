@@ -108,8 +108,8 @@ class BaseLink(ABC):
     def guard(self, callback: Callable[..., None], *args: Any) -> None:
         """Call a handler.
 
-        If it raises, it has lost a message: the error is logged, and the link ends so that the peer
-        learns of it.
+        If the handler raises, it has lost a message, so the error is logged, and the link is closed
+        so that the peer notices.
         """
         try:
             callback(*args)

@@ -74,8 +74,8 @@ async def _resolve(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]
 
 
 def _lookup(host: str, port: int) -> asyncio.Future[list[Any]]:
-    """Resolve a name in a thread that does not delay the end of the process, as a name server may
-    be silent.
+    """Resolve a name in a thread that does not delay the process's exit, as a name server may be
+    silent.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[list[Any]] = loop.create_future()

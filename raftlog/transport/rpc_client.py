@@ -15,13 +15,15 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Transport
 
 DEADLINE_GRAIN_S = 0.01
-"""Shortest interval between two checks for expired calls, in seconds: calls with close deadlines
-expire together.
+"""Shortest interval between two checks for expired calls, in seconds; calls whose deadlines are
+close expire together.
 """
 
 
 class Ending(Protocol):
-    """The receiver of a call's result, such as a future. A refused call ends inside ``start``."""
+    """The receiver of a call's result, such as a future. A refused call completes inside
+    ``start``.
+    """
 
     def done(self) -> bool:
         """Return whether the receiver no longer waits."""
@@ -46,7 +48,7 @@ def _take_late(calls: dict[int, Open], now: float) -> list[Open]:
 class RpcClient:
     """Calls to one address over one conversation whose items have a ``correlation_id``.
 
-    How a call ends if it gets no response:
+    The result of a call that gets no response:
 
     * Deadline while it waited for a connection: REQUEST_TIMED_OUT, definite: it was never sent.
     * Deadline after it was sent: REQUEST_TIMED_OUT, outcome unknown.
@@ -73,7 +75,7 @@ class RpcClient:
         self._sent: dict[int, Open] = {}
         self._waiting: dict[int, Open] = {}
         self.link: Link | None = None
-        """The live link, or None: then calls wait for one."""
+        """The live link, or None; calls then wait for one."""
         # Counts envelopes and links; equals ``_silent_at`` if nothing was received since a call
         # was sent that has timed out.
         self._heard = 0
@@ -116,8 +118,8 @@ class RpcClient:
         return self._dialer.last_failure
 
     def call(self, request: Any, timeout_s: float) -> asyncio.Future[Any]:
-        """Send a request. The future ends with its response or an ApiError within ``timeout_s``
-        (accurate to 10 ms).
+        """Send a request. The future completes with the response or an ApiError within
+        ``timeout_s`` (accurate to 10 ms).
 
         From then on the request belongs to the client: its ``correlation_id`` is overwritten, and
         the caller must not change or send it again. To abandon a call, cancel the future.
@@ -194,7 +196,7 @@ class RpcClient:
         """Process an unsolicited notice from the server. To be overridden."""
 
     def retire(self) -> None:
-        """Close once all requests in flight are answered, or can no longer be. No call may
+        """Close once all requests in flight are answered, or can no longer be answered. No call may
         follow.
         """
         self._retiring = True
@@ -217,7 +219,9 @@ class RpcClient:
         deadline: float,
         request: Any,
     ) -> bool:
-        """Send a call. Return False if the link is closed: the call then waits for the next one."""
+        """Send a call. Return False if the link is closed; the call then waits for the next
+        link.
+        """
         try:
             link.send(request)
         except LinkClosedError:

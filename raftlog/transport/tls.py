@@ -250,7 +250,7 @@ class TlsConfig:
             raise ConfigError(f"{', '.join(_KEYS)}: the files were replaced while they were read")
 
     def _unusable(self, private_key: bytes) -> list[str]:
-        """Return the faults of readable files: gRPC accepts any contents, and then fails each
+        """Return the faults of readable files, as gRPC accepts any contents and then fails each
         handshake.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,9 +1,9 @@
 """Sharing of the event loop: received messages are processed for a bounded time in each iteration.
 
 A link whose messages cost more than the rest of the turn continues in a later turn; connections
-alternate, however many links or calls of one connection wait. Between two turns the loop serves
-everything else: sockets, timers, votes, HTTP. Without this, one message with many costly requests
-would delay all peers, and so would many links with one costly request each.
+take turns, however many links or calls of one connection are waiting. Between two turns the loop
+serves everything else: sockets, timers, votes, HTTP. Without this, one message with many costly
+requests would delay all peers, and so would many links with one costly request each.
 
 Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
@@ -24,15 +24,15 @@ MEETINGS = 64
 WORTH_MEETING_S = 0.001
 """CPU seconds below which work delays no caller."""
 SHORT = 1 / 8
-"""Fraction of a turn's time below which work does not start a turn, in however many iterations: a
+"""Fraction of a turn's time below which work, in however many iterations, does not start a turn: a
 turn costs a reading of the CPU clock and an iteration of the loop, more than delivering most
 messages.
 """
 
 
 OTHERS_MAX_S = 0.1
-"""Seconds of a turn that other processes may use of the CPU. A longer time is counted as a wait,
-for example for a disk, which delays the loop.
+"""Seconds of a turn for which other processes may use the CPU. A longer time counts as a wait (e.g.
+for a disk), which delays the loop.
 """
 
 
@@ -51,9 +51,9 @@ class Turns:
     """One share of the loop's time.
 
     ``spent`` records used time; while the share is ``over``, a worker awaits ``next``, and so does
-    a newcomer while it is ``busy``. Never more than a turn's time is used in one iteration of the
-    loop. It may be a little less: time used by short turns is returned only when it has reached
-    ``SHORT`` of a turn.
+    a newcomer while it is ``busy``. At most a turn's time is used in one iteration of the loop. It
+    may be a little less, as time used by short turns is returned only when it has reached ``SHORT``
+    of a turn.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Turns:
     def busy(self) -> bool:
         """True if a newcomer must wait, because the time is used up or others already wait.
 
-        A waiter that was given its turn counts as waiting until it starts (otherwise a newcomer
-        could use up a turn just before it, and both would run in one iteration of the loop).
+        A waiter that was given its turn counts as waiting until it starts. (Otherwise a newcomer
+        could use up a turn just before it, and both would run in one iteration of the loop.)
         """
         return self._left_s <= 0 or self._waiting.length > 0 or self._called
 
@@ -101,7 +101,7 @@ class Turns:
         return self._waiting.length > 0 and self._left_s > 0
 
     now = staticmethod(perf_counter)
-    """The real clock, in seconds: the loop's own clock stands still within an iteration."""
+    """The real clock, in seconds, as the loop's own clock does not advance within an iteration."""
 
     def spent(self, seconds: float) -> None:
         """Subtract ``seconds`` from this turn."""
@@ -118,7 +118,9 @@ class Turns:
             self.pass_on()
 
     def begin_last(self) -> None:
-        """Use up this turn: the caller's work, of unknown cost, is the last to start in it."""
+        """Use up this turn, so that the caller's work, whose cost is unknown, is the last to start
+        in it.
+        """
         self._left_s, self._cpu_at = 0.0, -math.inf
         if not self._begin_due:
             self._begin_soon(thread_time())
@@ -126,7 +128,7 @@ class Turns:
     async def next(self, peer: str) -> None:
         """Wait for a turn; waiting peers alternate.
 
-        The worker calls ``pass_on`` when it ends, even on failure.
+        The worker calls ``pass_on`` when it finishes, even on failure.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.push(peer, waiter)
@@ -142,8 +144,8 @@ class Turns:
         self._called = False
 
     def pass_on(self) -> None:
-        """Start the next waiter if time is left, unless one is about to start, which will pass on
-        the rest.
+        """Start the next waiter if time is left, unless a waiter is about to start, which will then
+        pass on the rest.
         """
         while self.others_may_go and not self._called:
             waiter = self._waiting.pop()
@@ -196,9 +198,9 @@ class Turns:
     def _meets_newcomers(self, took_s: float) -> bool:
         """Delay the next turn while new calls arrive.
 
-        gRPC delivers one call per iteration of the loop, and each share works in each iteration
-        (otherwise, with a hundred costly calls on one connection and as many on streams, a later
-        call would wait for a hundred turns of both: two seconds).
+        gRPC delivers one call per iteration of the loop, and each share works in each iteration.
+        (Otherwise, with a hundred costly calls on one connection and as many on streams, a later
+        call would wait for a hundred turns of both: two seconds.)
         """
         met, self._met = self._met, self._newcomers.count
         if (

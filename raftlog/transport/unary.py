@@ -66,16 +66,16 @@ class UnaryLink:
             self.response.set_result(message)
 
     def close(self, reason: str = "") -> None:
-        """Do nothing: a unary call has no stream."""
+        """Do nothing, as a unary call has no stream."""
 
     def unknown_kind(self, what: str) -> None:
-        """Do nothing: a unary call has one kind."""
+        """Do nothing, as a unary call has one kind."""
 
     def malformed(self, what: str) -> None:
-        """Do nothing: the caller receives the error."""
+        """Do nothing, as the caller receives the error."""
 
     def throttled(self, what: str) -> None:
-        """Do nothing: no further message arrives on this link."""
+        """Do nothing, as no further message arrives on this link."""
 
     def forbidden(self, what: str) -> None:
         """Count the violation; the caller receives the error."""
@@ -112,10 +112,10 @@ def unary_handler(
     ``Transport.listen(extra_handlers=...)``.
 
     A method is served by its entry in ``explicit`` (request message -> response message), or
-    otherwise by ``answer`` (``request_item`` -> response item) through the field of the items'
-    oneof ``body`` that has the method's types. Both may raise ApiError. ``listener``: name of the
+    otherwise by ``answer`` (``request_item`` -> response item) through the field, in the items'
+    oneof ``body``, that has the method's types. Both may raise ApiError. ``listener``: name of the
     serving listener. ``without``: bodies whose methods are not offered on it. Raises ValueError for
-    a method that neither serves.
+    a method that neither of them serves.
     """
     explicit = explicit or {}
     handlers: dict[str, Any] = {}

@@ -123,8 +123,8 @@ def _scan(export: Export, segments: Sequence[Segment]) -> Scan:
 
 
 class _Judge(NamedTuple):
-    """The work of a task: judge records by a family of BY_RECORD, or by the rules about partitions
-    if ``family`` is "".
+    """The work of a task: judge records by a family of BY_RECORD or, if ``family`` is "", by the
+    rules about partitions.
     """
 
     family: str
@@ -215,8 +215,8 @@ class PartitionWatcher:
         self._found.add(self._kernel.judge(steps))
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
-        """Ignore the last steps: the rule about brokers that remain in an ISR examines these
-        itself.
+        """Ignore the last steps, as the rule about brokers that remain in an ISR itself examines
+        these.
         """
 
     def found(self) -> Found:

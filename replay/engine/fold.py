@@ -56,10 +56,10 @@ CHANGED = typed(
     "key", "before", "after", **_TEXTS,
 )  # fmt: skip
 """Columns of entity changes: the record's offset, epoch, time and author; the entity; and its JSON
-before and after, null if it did not exist.
+before and after the change, null if it did not exist.
 """
 _COUNTED = CHANGED.append(pa.field("total", pa.int64()))
-"""Columns of changes, with one extra row that contains only their number."""
+"""Columns of changes, followed by one extra row that contains only their number."""
 NET = typed(
     "kind", "key", "before", "after", "changes", "last_offset", "last_timestamp_ms",
     "last_principal", **_TEXTS,
@@ -192,7 +192,8 @@ def state_hashes(
 
     An offset inside a batch or after the log end stands for the end of the last whole batch before
     it. Each task sums the hash changes of its groups between consecutive offsets, where a change
-    counts at its batch's last offset. The running totals over all tasks are the hashes.
+    counts at its batch's last offset. The running totals of these sums over all tasks are the
+    hashes.
     """
     ascending = sorted(set(offsets))
     if not ascending:

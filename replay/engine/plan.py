@@ -3,8 +3,8 @@
 A pass that handles each record on its own is split into *stretches*: consecutive files of about the
 same total size. A pass that needs all records of a group, partition or client together is a
 *shuffle*: its records are split into buckets. If the export has files for these buckets, a task
-reads only those. Otherwise Spark shuffles the records in an extra stage; worker processes on one
-machine each read all files and keep the rows of their buckets, which is cheaper than writing and
+reads only those. Otherwise Spark shuffles the records in an extra stage; on one machine each worker
+process reads all files and keeps the rows of its buckets, which is cheaper than writing and
 rereading the rows.
 """
 
@@ -154,7 +154,7 @@ def shares(shuffle: Shuffle, size: int) -> list[Share]:
 def bucket_share(shuffle: Shuffle, share: Share) -> Iterator[Bucket]:
     """Yield the buckets of a share, read from the export.
 
-    Raises CorruptExportError and its subclasses: each bucket file is checked before it is read.
+    Checks each bucket file before it is read. Raises CorruptExportError and its subclasses.
     """
     export = shuffle.export
     for number in share.buckets:

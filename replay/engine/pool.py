@@ -117,9 +117,9 @@ def _on_buckets(work: Callable[[Bucket], Result], shuffle: Shuffle, share: Share
 
 
 def _context() -> BaseContext:
-    """Return the start method for workers: fork if this process has a single Python thread, because
-    each worker would otherwise spend most of a second importing modules. With more threads, a
-    forked process may inherit a lock that is never released.
+    """Return the start method for workers: fork if this process has a single Python thread, which
+    saves each worker most of a second of imports. With more threads, a forked process may inherit a
+    lock that is never released.
     """
     alone = threading.active_count() == 1 and sys.platform == "linux"
     return get_context("fork" if alone else "spawn")
@@ -133,10 +133,11 @@ def _begin() -> None:
 
 
 def prepare_process() -> None:
-    """Tune a process of our own for kernels; never call this in another program's process.
+    """Tune one of raftlog's own processes for kernels; never call this in another program's
+    process.
 
-    Collects garbage rarely: imported modules never become garbage, and objects of folds and kernels
-    have no cycles. Collecting after every 700 objects takes 5 % of the time.
+    Collects garbage rarely, as imported modules never become garbage, and objects of folds and
+    kernels have no cycles. Collecting after every 700 objects takes 5 % of the time.
     """
     keep_heap()
     hide_pandas()
@@ -161,8 +162,8 @@ def keep_heap() -> None:
 
     Kernels allocate and free arrays of a megabyte or two. By default, glibc and Arrow's own
     allocator return that memory to the kernel each time, which clears every page before its next
-    use: a quarter of the time of reading and of the partition rules. So Arrow is made to use glibc,
-    too. This overrides MALLOC_TRIM_THRESHOLD_, and has no effect without glibc.
+    use. That took a quarter of the time of reading and of the partition rules, so Arrow is also
+    made to use glibc. This overrides MALLOC_TRIM_THRESHOLD_, and has no effect without glibc.
     """
     if sys.platform != "linux":
         return
@@ -185,8 +186,8 @@ class _HiddenPandas(MetaPathFinder):
 
 
 def hide_pandas() -> None:
-    """Keep pyarrow from importing pandas with its first array, which takes half a second, in a
-    process of our own. Nothing without Spark needs pandas; an explicit import still works.
+    """In one of raftlog's own processes, keep pyarrow from importing pandas with its first array,
+    which takes half a second. Only Spark needs pandas; an explicit import still works.
     """
     if _PANDAS in sys.modules:
         return

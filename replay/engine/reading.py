@@ -47,7 +47,7 @@ def slices(
     columns.
 
     ``types``: only records of these types. ``only``: a further filter. ``segments``: read only
-    these files. ``bucket``: where available, read this bucket's files; elsewhere more rows are
+    these files. ``bucket``: read this bucket's files where they exist; elsewhere more rows are
     read, so ``only`` must filter them. A slice may be empty. Rows may be out of order within a
     slice; a file with rows further out of order is rejected as corrupt.
     """
@@ -71,8 +71,8 @@ def slices(
 
 
 def _in_order(table: pa.Table, last: int, files: list[Segment]) -> tuple[pa.Table, int]:
-    """Return the rows sorted by offset, and the last offset; ``last`` is that of the previous rows.
-    Without an offset column, the order is left unchanged.
+    """Return the rows sorted by offset, and the last offset. ``last``: the last offset of the
+    previous rows. Without an offset column, the order is left unchanged.
     """
     if "offset" not in table.column_names or not table.num_rows:
         return table, last
@@ -204,7 +204,9 @@ _END_COLUMNS = ("offset", "epoch", "timestamp_ms", "batch_last_offset")
 
 
 class End(NamedTuple):
-    """The end of the records: the last one's offset, epoch and time, and the number of records."""
+    """The end of the records: the last record's offset, epoch and time, and the number of
+    records.
+    """
 
     offset: int
     epoch: int

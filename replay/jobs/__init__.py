@@ -1,1 +1,3 @@
-"""The jobs. Each has ``run``, which answers a request, and ``render``, which prints the answer."""
+"""The jobs. Each job has ``run``, which answers a request, and ``render``, which prints the
+answer.
+"""

@@ -204,7 +204,7 @@ def _time(finding: Finding) -> str:
 
 
 def _print_narrow(result: AuditResult, console: Console) -> None:
-    """Print findings as lines: a table would cut off their subjects."""
+    """Print findings as lines, as a table would truncate their subjects."""
     for finding in result.findings:
         place = (", ".join(map(str, finding.offsets)), _time(finding), finding.rule)
         console.print("  ".join(each for each in place if each))

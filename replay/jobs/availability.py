@@ -74,8 +74,8 @@ class Objective(msgspec.Struct, frozen=True):
 
 
 class PartitionOutage(msgspec.Struct, frozen=True):
-    """Outages of a partition: for how long, how often and (``longest_ms``) for how long at most it
-    had no leader, and for how long and how often its ISR was incomplete.
+    """Outages of a partition: for how long and how often it had no leader, the longest such time
+    (``longest_ms``), and for how long and how often its ISR was incomplete.
     """
 
     topic_id: str
@@ -259,7 +259,7 @@ def listings(result: AvailabilityResult) -> list[Listing]:
 
 
 def sentences(result: AvailabilityResult) -> list[str]:
-    """Return the result as a whole in words."""
+    """Return sentences about the result as a whole."""
     impaired, what = (
         "without a leader or with an incomplete ISR",
         "of a broker being out of service",

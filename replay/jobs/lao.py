@@ -70,7 +70,7 @@ class LaoResult(msgspec.Struct, frozen=True):
 
     ``records``: number of records that wait for LAO; ``waiting`` of them were not visible
     everywhere by the end. ``hold_ups``: longest first, of ``hold_ups_total``. ``held_ms``: total
-    time for which LAO was held back. ``brokers``: the ones that held it back, longest first.
+    time for which LAO was held back. ``brokers``: the brokers that held it back, longest first.
     ``samples``: number of progress records, ``unknown`` of them without LAO. ``acknowledged``,
     ``told``: time from commit until all brokers had applied a record, and until all knew that, as
     measured by controllers; null if the log has no measurements.
@@ -112,7 +112,7 @@ def analyse(
     since_ms: int | None = None,
     steps: TimeSteps | None = None,
 ) -> Lao:
-    """Analyse a log; of the time before ``since_ms``, only hold-ups that last until then.
+    """Analyse a log; from before ``since_ms``, include only hold-ups that last until then.
     ``steps``: time steps in which the waits of records are counted.
     """
     sampling = sample(log, since_ms)
@@ -185,7 +185,7 @@ def _brokers(found: Lao) -> list[BrokerLag]:
 
 
 def in_words(cause: str, reason: str | None) -> str:
-    """Return a cause of :mod:`replay.lag.hold_ups` in words, with its reason."""
+    """Return a text about a cause from :mod:`replay.lag.hold_ups`, with its reason."""
     return {
         FENCED: f"left service: {reason}",
         NO_BROKER: "no broker was in service",
@@ -227,7 +227,7 @@ def listings(result: LaoResult) -> list[Listing]:
 
 
 def sentences(result: LaoResult) -> list[str]:
-    """Return the result as a whole in words."""
+    """Return sentences about the result as a whole."""
     said = [f"{counted(result.samples, 'sample')}, LAO unknown in {result.unknown}"]
     if not result.samples:
         return [

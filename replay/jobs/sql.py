@@ -20,7 +20,7 @@ from replay.spark.pool import spark_of
 from replay.spark.views import VIEWS, register_export
 
 _ASKING = ("DESCRIBE", "DESC", "SHOW", "EXPLAIN")
-"""First words of statements that read without being a query to Spark."""
+"""First words of statements that only read, although Spark does not consider them queries."""
 _FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(\w*)", re.DOTALL)
 """The first word of a statement, after any comments."""
 

@@ -1,5 +1,5 @@
-"""The state at an offset or time: all entities with the state hash that the nodes had then, all
-entities of a kind, or one entity.
+"""The state at an offset or time: all entities with the state hash that the nodes had at that
+point, all entities of a kind, or one entity.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from replay.text import Field, format_time, listing, more, print_listings
 
 
 class Point(msgspec.Struct, frozen=True):
-    """The end of the records in question: the last one's offset, epoch and time, and the number of
-    records.
+    """The end of the records in question: the last record's offset, epoch and time, and the number
+    of records.
     """
 
     offset: int

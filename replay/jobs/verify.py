@@ -13,7 +13,7 @@ states that the nodes reported.
 * ``STATE``: the fold's state hash differs from the one that a node reported at an offset.
 
 Each task checks the files of a range of offsets. An export with checkpoints is folded in slices
-between them (raftlog/segments/verify.py), one without by entity group.
+between them (raftlog/segments/verify.py); an export without checkpoints is folded by entity group.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _fold(
     end: int,
 ) -> Fold:
     """Fold up to ``end``, inclusive: in slices between the valid checkpoints or, if there are none,
-    by entity group, as only groups can then be folded in parallel.
+    by entity group, as only that can then be done in parallel.
     """
     if not known and pool.size > 1:
         # If the log does not fold, the single slice below finds out where.
@@ -228,8 +228,8 @@ def _last_offset(export: Export, raw: tuple[Segment, ...]) -> int:
 
 
 def _misplaced(one: StateHash, ends: dict[int, int]) -> list[Fault]:
-    """Return a fault for a state reported for another log: no batch ends at its offset, or one of
-    another epoch does.
+    """Return a fault for a state that was reported for another log: no batch ends at its offset, or
+    that batch has another epoch.
     """
     if ends.get(one.offset) == one.epoch:
         return []

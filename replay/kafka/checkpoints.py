@@ -25,7 +25,7 @@ _HEADER, _FOOTER = "SnapshotHeaderRecord", "SnapshotFooterRecord"
 _NOT_IN_THEM = {"leader"}
 """Kinds of entities that Kafka's snapshots do not contain."""
 _DEFAULT = ("zk_migration", 0)
-"""A state that Kafka's snapshots contain even if no record ever set it."""
+"""A state that Kafka's snapshots contain even if no record has set it."""
 _ELR_VERSION = "eligible.leader.replicas.version"
 _MAX_DIFFERENCES = 20
 _KAFKAS_WORDS = {
@@ -34,9 +34,9 @@ _KAFKAS_WORDS = {
     "isr": "ISR",
     "directories": "directories",
 }
-"""Fields that Kafka calls differently."""
+"""Names of fields that have another name in Kafka."""
 MAX_BYTES = 1 << 30
-"""Largest accepted snapshot, in bytes: more than a million partitions need."""
+"""Largest accepted snapshot, in bytes, more than a million partitions need."""
 
 
 def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:
@@ -96,7 +96,7 @@ class Difference(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The entity and the differing fields on both sides, in words."""
+        """Text with the entity and the differing fields on both sides."""
         entity = f"{self.kind} {self.key}".rstrip()
         changes = ", ".join(
             f"{one.field} is {brief(one.before)} in the log, {brief(one.after)} in the snapshot"
@@ -106,7 +106,7 @@ class Difference(NamedTuple):
 
     @property
     def side(self) -> str:
-        """The side that has an entity missing on the other."""
+        """The side that has an entity which the other side lacks."""
         return f"only in the {'log' if self.theirs is None else 'snapshot'}"
 
 
@@ -121,7 +121,7 @@ def differences(folded: Image, snapshot: Image) -> list[Difference]:
 
 
 def first_in_words(found: list[Difference]) -> list[str]:
-    """Return the first differences in words, and how many more there are."""
+    """Return texts about the first differences, and the number of the others."""
     words = [one.words for one in found[:_MAX_DIFFERENCES]]
     if more := len(found) - len(words):
         words.append(f"and {counted(more, 'more entity', 'more entities')}")

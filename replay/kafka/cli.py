@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _keeps_kafka_a_command() -> None:
-    """Keep the group: typer would turn a group with a single command into that command."""
+    """Keep the group, as typer would turn a group with a single command into that command."""
 
 
 def kafka(
@@ -199,7 +199,7 @@ def lines(imported: Imported) -> list[str]:
 
 
 def _agreed(imported: Imported) -> str:
-    """Return a sentence on how far the copies agree, and so on what was committed."""
+    """Return a sentence on how far the copies agree, which shows what was committed."""
     voters, nodes = len(imported.voters), len(imported.nodes)
     if nodes == 1 and voters != 1:
         return "a single copy does not show whether its last records were committed"
@@ -214,7 +214,7 @@ def _agreed(imported: Imported) -> str:
 
 
 def findings(imported: Imported) -> list[str]:
-    """Return what was found wrong, in words."""
+    """Return texts about everything that was found wrong."""
     found = [f"damaged: {one}" for one in imported.damages]
     found += [f"the copies differ: {one}" for one in imported.differences]
     unlike = [one for one in imported.snapshots if one.differences]

@@ -39,7 +39,7 @@ class Counts:
         self.aborted = 0
         """Number of records of aborted transactions."""
         self.later_ms = 0
-        """How far a leader's clock was behind its predecessor's at most, in ms. The affected
+        """Largest time in ms by which a leader's clock was behind its predecessor's. The affected
         batches get the time of the previous batch.
         """
         self.reordered = 0
@@ -66,7 +66,7 @@ class _Run(NamedTuple):
 
 
 class _Open:
-    """A transaction that has not ended."""
+    """A transaction that is still open."""
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset

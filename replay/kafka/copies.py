@@ -1,8 +1,8 @@
 """Copies of a metadata log: directories ``__cluster_metadata-0`` from one or more nodes.
 
-Nodes have equal batches at equal offsets, up to their own log ends; uncommitted batches may differ.
-Where copies differ, the one whose log ends with the highest epoch is right (Raft's rule for votes).
-Where one is damaged, another is read.
+Nodes have equal batches at equal offsets, up to their own log ends, except that uncommitted batches
+may differ. Where copies differ, the one whose log ends with the highest epoch is right (Raft's rule
+for votes). Where one is damaged, another is read.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ UNKNOWN = "unknown"
 class Compared(msgspec.Struct, frozen=True):
     """Result of comparing the fold with one of Kafka's snapshots.
 
-    ``end_offset``: exclusive. ``differences``: the first differing entities in words; empty if the
-    states are equal. ``summary``: all differences, in Kafka's terms.
+    ``end_offset``: exclusive. ``differences``: texts about the first differing entities; empty if
+    the states are equal. ``summary``: all differences, in Kafka's terms.
     """
 
     node: str
@@ -53,10 +53,11 @@ class Imported(msgspec.Struct, frozen=True):
 
     ``state_from``: records before it are the state of a snapshot, not history; null if the history
     is complete. ``new_records``: number of records that the export did not have before.
-    ``copies_end``: end of these copies. ``agreed_offset``: end of what a majority of the copies
-    agrees on. ``stopped``: why the import stopped before the end, or "". ``no_log``: the copies
+    ``copies_end``: end of the copies. ``agreed_offset``: end of the part on which a majority of the
+    copies agrees. ``stopped``: why the import stopped before the end, or "". ``no_log``: the copies
     contain only snapshots. ``cut_off``: files that end within a batch, like one that is being
-    written. ``missing``: what must have existed. ``voters``: the latest voters in the log.
+    written. ``missing``: descriptions of parts of the log that must have existed. ``voters``: the
+    latest voters in the log.
     """
 
     cluster_id: str
@@ -376,8 +377,8 @@ class Importer:
         )
 
     def _missing(self) -> list[str]:
-        """Return a description of the last snapshot if it is beyond the log end, which Kafka never
-        does; empty if damage explains it.
+        """Return a description of the last snapshot if it is beyond the log end, which never
+        happens in Kafka; empty if damage explains it.
         """
         if self._stopped or any(copy.damages for copy in self._copies):
             return []

@@ -176,7 +176,7 @@ def _is_passed_over(record: KafkaRecord) -> bool:
 
 
 def is_unknown(record: KafkaRecord) -> str:
-    """Return in words what in a record is newer than this build, or ""."""
+    """Describe what in a record is newer than this build, or return ""."""
     if record.name == UNKNOWN:
         name = record.fields.get("name", f"apiKey {record.api_key}")
         return f"{name} version {record.version}"
@@ -286,7 +286,7 @@ def _voters(fields: Decoded) -> pb.VotersRecord:
 
 
 Entity = tuple[str, str, Any]
-"""Kind, key, and value, or None as value if the entity is removed."""
+"""Kind, key, and value; the value is None if the entity is removed."""
 
 
 def _quota(fields: Decoded) -> Entity:

@@ -16,9 +16,9 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MISSING = -(2**62)
-"""Stands for null."""
+"""Placeholder for null."""
 NEVER = 2**62
-"""Greater than every offset and time; stands for the end of something that has not ended."""
+"""Greater than every offset and time; the end of anything that is still open."""
 
 
 def typed(*names: str, **types: pa.DataType) -> pa.Schema:
@@ -98,7 +98,7 @@ def carried(values: Ints, first: Bools) -> Ints:
 
 
 def last_of(said: Bools, first: Bools) -> Ints:
-    """Return, for each place, the last place up to it where ``said`` or ``first`` is set."""
+    """Return, for each index, the last index up to it at which ``said`` or ``first`` is set."""
     here = np.where(said | first, np.arange(len(said)), 0)
     return np.maximum.accumulate(here)
 
@@ -148,8 +148,8 @@ def _hashed(values: Ints) -> tuple[Ints, Ints]:
 
 
 SMALL = 4096
-"""Numbers below this are looked up in a table, which beats a binary search even among twelve
-values.
+"""Numbers below this are looked up in a table, which is faster than a binary search even among
+twelve values.
 """
 
 
@@ -176,7 +176,7 @@ class Known:
 
 
 def spread(begins: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Expand ranges into pairs: the number of the range, and each place in it."""
+    """Expand ranges into pairs: the number of the range, and each index in it."""
     owner = np.repeat(np.arange(len(counts)), counts)
     ends = np.cumsum(counts)
     within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)

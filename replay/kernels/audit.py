@@ -1,6 +1,6 @@
 """The audit as kernels: rules about partitions, about single records, and about the facts alone.
 
-Yields only findings against the chosen rules, at or after ``facts.since``.
+Only findings of the chosen rules at or after ``facts.since`` are yielded.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class RecordRules:
         yield from self._chosen(self._family.check(table))
 
     def end(self) -> Iterator[Finding]:
-        """Yield nothing: records are judged one by one."""
+        """Yield nothing, as records are judged one by one."""
         yield from ()
 
 
@@ -168,7 +168,7 @@ def judge_records(
 _HOW_IT_CAME = {
     each.id for each in (EPOCH_WITHOUT_CONTROLLER, BROKER_EPOCH_REUSED, REGISTERED_UNFENCED)
 }
-"""Rules that do not apply to the records of a state, which never occurred in this order."""
+"""Rules that do not apply to the records of a state, as these were never written in this order."""
 
 
 class _Chosen:

@@ -29,8 +29,8 @@ class Epoch(NamedTuple):
 
 
 class Census(Accumulator):
-    """The census of a log; also the part of the pass that takes it. ``idle``: epoch -> its NO_OP
-    records.
+    """The census of a log, which is also the part of a pass that takes it. ``idle``: epoch -> its
+    NO_OP records.
     """
 
     def __init__(self) -> None:
@@ -97,8 +97,8 @@ def count_records(log: Rows) -> Census:
 
 
 _ENOUGH = 3
-"""Fewest records that show the interval: one record, at the end of a transaction, may have
-another's time.
+"""Minimum number of records that show the interval, as a record at the end of a transaction may
+have another one's time.
 """
 
 
@@ -118,8 +118,8 @@ class Idle(NamedTuple):
 
     @property
     def due_ms(self) -> int | None:
-        """The latest time at which the next record was due, judging by the earlier intervals, or
-        None if there are too few records. A controller that had not written by then was no longer
+        """The latest time at which the next record was due, judging by the earlier intervals; None
+        if there are too few records. A controller that had not written by then was no longer
         active.
         """
         if self.records < _ENOUGH or not self.longest_ms:

@@ -1,6 +1,6 @@
-"""Facts from rare records against which many others are checked: the registered brokers, the topics
-and the feature levels at each offset. Their size grows only with the number of rare records, and
-every worker receives all of them.
+"""Facts, derived from rare records, against which many others are checked: the registered brokers,
+the topics and the feature levels at each offset. Their size grows only with the number of rare
+records, and every worker receives all of them.
 """
 
 from __future__ import annotations
@@ -88,9 +88,10 @@ class BrokerSpan(NamedTuple):
     """A period during which a registration was unchanged; ``ends`` is exclusive, NEVER if the
     period is open.
 
-    ``registration``: it starts with a registration rather than a change of one. ``batch_…``: the
-    batch of the record that starts it, inclusive. ``supported_features``: ranges as registered.
-    ``log_dirs``: all directories that the broker has registered until then; None if unknown.
+    ``registration``: True if the period starts with a registration rather than a change to one.
+    ``batch_…``: the batch of the record that starts the period, inclusive. ``supported_features``:
+    ranges as registered. ``log_dirs``: all directories that the broker has registered until then;
+    None if unknown.
     """
 
     broker_id: int
@@ -281,8 +282,8 @@ _KEPT = ("fenced", "in_controlled_shutdown", "rack", "incarnation_id", "supporte
 
 
 def _log_dirs(known: Row, event: Row, state_from: int) -> list[str] | None:
-    """Return all directories registered so far, or None if unknown because the log begins with a
-    state.
+    """Return all directories registered so far, or None if they are unknown because the log begins
+    with a state.
     """
     before = known.get("log_dirs", None if event["offset"] < state_from else [])
     return None if before is None else sorted({*before, *(event["log_dirs"] or ())})

@@ -32,11 +32,11 @@ SCHEMA = typed(
 class Finding(msgspec.Struct, frozen=True):
     """One offence.
 
-    ``offset``: of the record that broke the rule. ``offsets``: this one, then those of records that
-    prove it. ``subject``: what the finding is about, for people; the ids after it are set where
-    they apply. ``found``, ``expected``: what the log contains, and what it would contain if the
-    rule had been kept. ``principal``, ``epoch`` (of the controller): of the record; null if
-    unknown.
+    ``offset``: offset of the record that broke the rule. ``offsets``: that offset, then those of
+    records that prove the offence. ``subject``: text about the subject of the finding; the ids
+    after it are set where they apply. ``found``, ``expected``: what the log contains, and what it
+    would contain if the rule had been kept. ``principal``, ``epoch`` (the controller's): those of
+    the record; null if unknown.
     """
 
     rule: str
@@ -57,7 +57,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where an offence is: the record, and its subject."""
+    """The place of an offence: the record, and its subject."""
 
     offset: int
     epoch: int | None

@@ -16,7 +16,7 @@ class Grouped:
         self._merges = merges
         self._runs: list[Ints] = []
         """Arrays of keys and, below them, columns. Each is more than twice as long as the next, so
-        that numbers are moved only a few times rather than with each slice of the log.
+        that a number is moved only a few times, not with each slice of the log.
         """
 
     def add(self, keys: Ints, *columns: Ints | Bools | int) -> None:

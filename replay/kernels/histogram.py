@@ -15,7 +15,7 @@ EXACT_BITS = 10
 bucket's highest value is at most 0.2 % above any value in it.
 """
 HOW_EXACT = "up to 0.2 % too high from 1 s on"
-"""Precision of percentiles, in words."""
+"""Text about the precision of percentiles."""
 _GROUP = 16
 """Number of bits of a bucket number."""
 _BUCKETS = (1 << _GROUP) - 1

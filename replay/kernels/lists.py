@@ -167,7 +167,7 @@ class Lists:
         return found
 
     def text(self, number: int) -> str:
-        """Return a list in words."""
+        """Return a list as text."""
         return "nothing" if number < 0 else ids(self.members[number])
 
     def table(self, numbers: Ints) -> pa.Array:
@@ -178,7 +178,7 @@ class Lists:
 
 
 def ids(members: Sequence[int]) -> str:
-    """Return ids in words, such as [1, 2]."""
+    """Return ids as text, such as [1, 2]."""
     return f"[{', '.join(map(str, members))}]"
 
 

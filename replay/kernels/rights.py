@@ -91,8 +91,8 @@ class Entries:
             self._prefixes[about].add(len(row["resource_name"]))
 
     def at(self, question: Question, offset: int) -> tuple[int, int | None]:
-        """Return the number of open ways to the right, and the offset at which this last changed,
-        or None.
+        """Return the number of open ways to the right, and the offset at which that number last
+        changed, or None.
         """
         line = self._lines.get(question)
         if line is None:
@@ -239,8 +239,8 @@ _LED = (RecordType.PARTITION_CHANGE, RecordType.HOSTNAME)
 
 
 def needed(row: Row, facts: Facts) -> Question | None:
-    """Return the query whether the writer had the right to a record, or None if this cannot be
-    decided.
+    """Return the query that decides whether the writer had the right to a record, or None if this
+    cannot be decided.
     """
     if row["type"] == RecordType.CONFIG:
         type_ = _CONFIGS.get(row["resource_type"], AclResourceType.CLUSTER)
@@ -264,7 +264,7 @@ def _topic_name(row: Row, facts: Facts) -> str | None:
 
 
 class CompoundChanges:
-    """The records that other records of the same batch are part of."""
+    """The records of which other records of the same batch are part."""
 
     def __init__(self, facts: Facts) -> None:
         self._parts: set[tuple[int, str]] = set()

@@ -84,8 +84,7 @@ class Steps:
     columns contain numbers from ``lists``. ``source``: index of the record in ``table``; -1 if
     none. ``removed``: offset at which the row's topic is removed; NEVER if it is not.
     ``next_begins``: NEVER for the last row. ``eligible``: the eligible leader replicas (KIP-966).
-    ``last_known``: the last leader, while there are neither ISR members nor eligible leader
-    replicas.
+    ``last_known``: the last leader, while there are no ISR members and no eligible leader replicas.
     """
 
     table: pa.Table
@@ -182,7 +181,9 @@ class Partitions:
         return self._lives.name(self.topics[key >> 32], offset)
 
     def gone(self, keys: Ints, offset: int) -> Bools:
-        """Return a mask of the partitions whose topic was removed before an offset, for good."""
+        """Return a mask of the partitions whose topic was removed before an offset and not created
+        again.
+        """
         return self._lives.gone(keys >> 32, offset)
 
     def removed(self, keys: Ints, offsets: Ints) -> Ints:
@@ -371,8 +372,8 @@ class Partitions:
         increments it.
 
         KRaft's rule: the leader epoch grows when a record names a leader, even the same one, or
-        removes a replica. Without columns for epochs, a new partition starts at 0. A clear of
-        eligible leader replicas is one more step.
+        removes a replica. Without columns for epochs, a new partition starts at 0. Clearing the
+        eligible leader replicas counts as one more step.
         """
         named, replicas = grows
         before = previous(replicas, first)

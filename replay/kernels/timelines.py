@@ -123,7 +123,7 @@ def _ended(rows: pa.Table, ends: Ints, ends_ms: Ints) -> pa.Table:
 def configs(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Yield rows of CONFIGS, from the config records of some keys in order (CONFIG_COLUMNS).
 
-    In Kafka's logs a topic's configs disappear with the topic, without records of their own; their
+    In Kafka's logs a topic's configs disappear with the topic, without further records; their
     records name the topic.
     """
     open_: dict[tuple[Any, ...], list[Any]] = {}

@@ -1,7 +1,7 @@
 """Brokers that held LAO back, and for how long.
 
-A *stall* is a sample whose oldest newly covered record had waited for long; or the end of the log,
-if such a record is not covered by any sample. Its cause is the first of these that the log shows:
+A *stall* is a sample whose oldest newly covered record had waited for a long time, or the end of
+the log if no sample covers such a record. Its cause is the first of these that the log shows:
 
 * ``FENCED``: brokers were fenced, unregistered or replaced while the record waited, and LAO
   advanced without them;
@@ -10,7 +10,7 @@ if such a record is not covered by any sample. Its cause is the first of these t
 * ``FAILOVER``: a controller epoch began during the wait, and LAO is unknown until all brokers have
   reported;
 * ``BEHIND``: brokers had applied exactly up to LAO, and less than another broker;
-* ``UNKNOWN``: the broker caught up at once and left no trace in the log.
+* ``UNKNOWN``: a broker caught up at once and left no trace in the log.
 
 A *hold-up* is a run of stalls in successive samples with overlapping brokers: the outage of a site
 is one hold-up, however many brokers it affects.
@@ -42,18 +42,18 @@ FENCED, NO_BROKER, FAILOVER, BEHIND, UNKNOWN = (
 AT_THE_END = NEVER
 """Offset that stands for the end of the log."""
 _ON_ITS_WAY_MS = 250
-"""A younger record may simply not have reached a broker yet, in ms."""
+"""Age of a record, in ms, below which it may simply not have reached a broker yet."""
 _SHUT_DOWN = frozenset(each.name for each in SHUT_DOWN)
 
 
 class Stall(NamedTuple):
-    """A stall that ends at the sample at offset ``at``, or AT_THE_END; the sample before it is at
+    """A stall that ends at the sample at offset ``at``, or AT_THE_END; the previous sample is at
     ``previous_offset``.
 
-    ``lao``, ``most_applied``: as of the sample; MISSING if unknown. ``lag_ms``: age of the oldest
+    ``lao``, ``most_applied``: the sample's; MISSING if unknown. ``lag_ms``: age of the oldest
     record still waiting after it. ``began_ms``: when the oldest record was written. ``held_ms``:
     the part of the wait after the previous sample, so that the parts do not overlap. ``records``:
-    number that waited.
+    number of records that waited.
     """
 
     at: int
@@ -70,13 +70,13 @@ class Stall(NamedTuple):
 
     @property
     def waited_ms(self) -> int:
-        """How long the oldest record waited, in ms."""
+        """Time in ms that the oldest record waited."""
         return self.ended_ms - self.began_ms
 
     @property
     def shows_lowest(self) -> bool:
-        """True if the brokers that had applied exactly up to LAO must be the ones that it waited
-        for.
+        """True if LAO must have waited for exactly those brokers that had applied the log up to
+        LAO.
         """
         return self.most_applied > self.lao != MISSING and self.lag_ms >= _ON_ITS_WAY_MS
 
@@ -97,10 +97,11 @@ class Attribution(NamedTuple):
 class HoldUp(msgspec.Struct, frozen=True):
     """A period during which LAO was held back.
 
-    ``broker_ids``: the brokers that it waited for; empty if unknown. ``reason``, ``broker_cause``:
-    why they left, as text and as the name of a ``BrokerCause``; null if unregistered, or if they
-    did not leave. ``records``: number that waited. ``last_offset``: offset of the progress record
-    that ended the period; null if it lasts until the end of the log.
+    ``broker_ids``: the brokers for which LAO waited; empty if unknown. ``reason``,
+    ``broker_cause``: why they left, as text and as the name of a ``BrokerCause``; null if
+    unregistered, or if they did not leave. ``records``: number of records that waited.
+    ``last_offset``: offset of the progress record that ended the period; null if it lasts until the
+    end of the log.
     """
 
     broker_ids: list[int]

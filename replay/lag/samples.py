@@ -2,9 +2,9 @@
 
 A progress record is written once LAO has passed a record that is neither progress nor a no-op, at
 most one per ``progress.interval.ms``. So a stall has no sample of its own but shows in the next
-one: the oldest record that this one newly covers had been waiting since it was written. The wait
-computed from it is too long by up to the interval; if controllers measured how long records took,
-the longest measurement is exact.
+one: the oldest record that the next sample newly covers had been waiting since it was written. The
+wait computed from that is too long by up to the interval; if controllers measured how long records
+took, the longest measurement is exact.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class Sketches:
 
 
 class Sampling(Accumulator):
-    """The samples of a log and the controllers' measurements from ``since_ms`` onwards; also the
-    part of the pass that collects them.
+    """The samples of a log and the controllers' measurements from ``since_ms`` onwards; it is also
+    the part of a pass that collects them.
     """
 
     def __init__(self, since_ms: int | None) -> None:

@@ -48,7 +48,7 @@ class Waited(Accumulator):
 
     ``covered`` (records), ``oldest_ms`` (NEVER if none): per sample that raises LAO, plus a last
     element for the uncovered records. ``durations``, ``waiting``: per time step, the waits, and the
-    number of uncovered records. ``end_ms``, ``end_epoch``: of the last record.
+    number of uncovered records. ``end_ms``, ``end_epoch``: the last record's.
     """
 
     def __init__(self, asked: Asked) -> None:
@@ -114,8 +114,8 @@ class Waited(Accumulator):
 class Points:
     """Samples with the waits that they end, one element per sample.
 
-    ``covered``: number of records newly covered. ``oldest_ms``: when the oldest of these was
-    written; NEVER if there are none. ``waited_ms``: how long that record had waited, as measured by
+    ``covered``: number of records newly covered. ``oldest_ms``: time at which the oldest of these
+    was written; NEVER if there are none. ``waited_ms``: the wait of that record as measured by
     controllers, or else until the sample. ``lag_ms``: age of the oldest record still waiting after
     the sample; 0 if there is none. ``waited``: the complete result of the pass.
     """
@@ -161,8 +161,8 @@ def _waited_ms(sampled: Samples, covered: Ints, oldest_ms: Ints) -> Ints:
     """Return how long each sample's oldest record had waited: until the sample or, if the
     controller has measured all records that the sample covers, the longest measured wait.
 
-    A controller does not measure records of its predecessor; the epoch shows whether it is the same
-    one.
+    A controller does not measure its predecessor's records; the epoch shows whether the controller
+    is the same.
     """
     most = np.where(oldest_ms == NEVER, 0, sampled.timestamp_ms - oldest_ms)
     own = (shifted(sampled.epoch) == sampled.epoch) & (shifted(sampled.lao) != MISSING)

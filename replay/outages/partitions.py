@@ -24,7 +24,8 @@ class Moments(NamedTuple):
 
     ``ends_ms``: latest end of the group's spells; NEVER if one is still open. ``begins``: lowest
     offset at which one began. ``spells``: number of spells. ``key``: one of the affected
-    partitions. ``lasted_ms``: total length of the ended spells. ``lasting``: number of open spells.
+    partitions. ``lasted_ms``: total length of the closed spells. ``lasting``: number of open
+    spells.
     """
 
     begins_ms: Ints
@@ -39,8 +40,8 @@ class Moments(NamedTuple):
 class Condition:
     """Spells during which partitions were in one condition.
 
-    ``lost``: per partition, the total length of its spells within the stretch in ms, their number,
-    and the longest in ms.
+    ``lost``: per partition, the total length in ms of its spells within the stretch, their number,
+    and the length of the longest in ms.
     """
 
     def __init__(self, stretch: Stretch) -> None:
@@ -75,7 +76,7 @@ class Condition:
     @cached_property
     def levels(self) -> tuple[Ints, Ints]:
         """The times at which the number of affected partitions changed, and the number from each
-        time on.
+        time onwards.
         """
         at_ms, by = self._changes.rows()
         return at_ms[by != 0], np.cumsum(by[by != 0])
@@ -87,9 +88,9 @@ class Condition:
         return some(self.moments, np.arange(first, last))
 
     def extent(self, since_ms: int, until_ms: int, end_ms: int) -> tuple[int, int]:
-        """Return the most partitions affected at once between two times (inclusive), beyond those
-        affected before, and the partition-time in ms, until the end of the log, of the spells that
-        began in between.
+        """Return (partitions, partition-time): the most partitions affected at once between two
+        times (inclusive), beyond those affected before; and the total length in ms, up to the end
+        of the log, of the spells that began in between.
         """
         at_ms, level = self.levels
         first = int(np.searchsorted(at_ms, since_ms))
@@ -101,8 +102,8 @@ class Condition:
 
 
 class Troubled:
-    """Troubles of partitions. ``life_ms``: how long partitions existed within the stretch, in ms
-    summed over them.
+    """Troubles of partitions. ``life_ms``: total time in ms, over all partitions, for which they
+    existed within the stretch.
     """
 
     def __init__(self, stretch: Stretch) -> None:

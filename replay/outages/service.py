@@ -1,5 +1,5 @@
-"""Brokers and controllers in and out of service: when and why a broker was fenced and until when,
-changes of the controller, and times without one.
+"""Brokers and controllers in and out of service: when, why and until when a broker was fenced,
+changes of the controller, and times without a controller.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from replay.kernels.facts import BrokerSpan
 from replay.kernels.passes import Rows
 
 REGISTERED_ANEW, UNREGISTERED = "registered anew", "unregistered"
-"""Reasons that no record states: a new process replaced one that had not been fenced; the
+"""Reasons that no record states: a new process replaced one that had not been fenced, or the
 registration was removed.
 """
 _PLANNED = frozenset(each.name for each in PLANNED)
@@ -67,9 +67,9 @@ class Stretch(NamedTuple):
 class Fencing(msgspec.Struct, frozen=True):
     """A period in which a broker was out of service. ``ends``: null if it still is.
 
-    ``reason``: why, as text. ``cause``: the same as the name of a ``BrokerCause``, or null if the
-    text is not from a known build. ``planned``: a controlled shutdown, or a requested fencing.
-    ``unregistered``: the period ended because the broker was unregistered.
+    ``reason``: why, as text. ``cause``: why, as the name of a ``BrokerCause``, or null if the text
+    is not from a known build. ``planned``: true for a controlled shutdown or a requested fencing.
+    ``unregistered``: true if the period ended because the broker was unregistered.
     """
 
     broker_id: int
@@ -101,11 +101,11 @@ class Failover(msgspec.Struct, frozen=True):
 
 
 class Service(NamedTuple):
-    """A period in which a broker was ``fenced``, or was not; neighbouring periods differ.
+    """A period in which a broker was ``fenced``, or was not; neighbouring periods differ in that.
 
-    Offsets; ``ends`` is None if the period is open. ``reason``, ``cause``: of its beginning.
-    ``follows``, ``followed``: whether another period adjoins it; if not, the broker was not
-    registered in between.
+    ``begins``, ``ends``: offsets; ``ends`` is None if the period is open. ``reason``, ``cause``:
+    why the period began. ``follows``, ``followed``: whether another period adjoins it; if not, the
+    broker was not registered in between.
     """
 
     broker_id: int
@@ -200,9 +200,9 @@ def departures(served: list[Service]) -> list[Departure]:
 def broker_time(
     brokers: Iterable[BrokerSpan], fenced: Iterable[Fencing], stretch: Stretch
 ) -> tuple[int, int]:
-    """Return how long brokers were registered within the period, and how long of this they were out
-    of service unplanned, in ms summed over brokers. Time before a broker was first unfenced is not
-    lost.
+    """Return two times in ms, summed over brokers: for how long they were registered within the
+    period, and for how much of that they were out of service without a plan. Time before a broker
+    was first unfenced does not count as lost.
     """
     unplanned = [each for each in fenced if not each.planned]
     life_ms, lost_ms = (
@@ -226,9 +226,9 @@ _COLUMNS = (
 class Controller(NamedTuple):
     """The reign of a controller, which lasts until the next one begins (None if it is the last).
 
-    ``last_ms``: time of the epoch's last record. ``due_ms``: when an active controller of Kafka
-    would have written its next record; None if the log does not show it. ``last_heard_…``: what the
-    epoch's first record says about when voters last heard from earlier leaders.
+    ``last_ms``: time of the epoch's last record. ``due_ms``: time at which an active controller of
+    Kafka would have written its next record; None if the log does not show that. ``last_heard_…``:
+    what the epoch's first record says about when voters last heard from earlier leaders.
     """
 
     epoch: int
@@ -245,8 +245,8 @@ class Controller(NamedTuple):
 
 
 class Absence(NamedTuple):
-    """How long there was no controller: lower bound, and upper bound, or None if the log does not
-    show it.
+    """The time without a controller: a lower bound, and an upper bound or None if the log does not
+    show one.
     """
 
     least_ms: int
@@ -255,7 +255,7 @@ class Absence(NamedTuple):
 
 def controllers(log: Rows, counted: Census, origin: str = "") -> list[Controller]:
     """Return the reigns in order. ``origin``: the kind of cluster that wrote the log; raftlog's
-    controllers write nothing while nothing happens.
+    controllers write nothing on an idle cluster.
     """
     idle = counted.idle if origin else {}
     due_ms = {epoch: each.due_ms for epoch, each in idle.items()}
@@ -280,8 +280,9 @@ def controllers(log: Rows, counted: Census, origin: str = "") -> list[Controller
 
 
 def absence(old: Controller, new: Controller) -> Absence:
-    """Return the absence between two reigns, from what the new controller's voters had last heard,
-    else from when the old one would have written. Silence alone proves nothing.
+    """Return the absence between two reigns, based on when the new controller's voters last heard
+    the old one, or else on when the old one would have written its next record. Silence alone
+    proves nothing.
     """
     silent_ms = max(0, new.begins_ms - old.last_ms)
     if old.due_ms is not None:

@@ -1,6 +1,6 @@
 """Events and incidents. Simultaneous changes with the same reason form one event. Troubles that
-began close together form one incident; incidents are ranked by gravity and list the planned changes
-before them.
+began close together form one incident; incidents are ranked by gravity, and list the planned
+changes that preceded them.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _MAX_IDS = 8
 GAP_MS = 60_000
 """Longest gap between the beginnings of events of one incident, in ms."""
 BEFORE_MS = 600_000
-"""How long before an incident planned changes are listed, in ms."""
+"""Time in ms before an incident from which planned changes are listed with it."""
 Row = dict[str, Any]
 One = TypeVar("One")
 
 
 def of_controllers(reigns: list[Controller], served: list[Service]) -> Iterator[Event]:
-    """Yield an event for each change of the controller, lasting as long as there was none, or only
-    for an instant if the log does not show that: silence alone proves nothing. A change before the
-    first broker is in service affects no broker, so it is only a notice.
+    """Yield an event for each change of the controller. It lasts as long as there was no
+    controller, or only an instant if the log does not show that, as silence alone proves nothing. A
+    change before the first broker is in service affects no broker, so it is only a notice.
     """
     first_ms = min((each.begins_ms for each in served if not each.fenced), default=NEVER)
     for old, new in pairwise(reigns):
@@ -73,7 +73,7 @@ def of_controllers(reigns: list[Controller], served: list[Service]) -> Iterator[
 
 def of_brokers(served: list[Service]) -> Iterator[Event]:
     """Yield events for brokers that were out of service, and for first registrations. Brokers lost
-    at the same time for the same reason form one event: the outage of a site.
+    at the same time for the same reason (e.g. in the outage of a site) form one event.
     """
     lost: dict[str, list[Fencing]] = defaultdict(list)
     for out in fencings(served):
@@ -100,7 +100,7 @@ def of_brokers(served: list[Service]) -> Iterator[Event]:
 
 
 def _brokers(ids: list[int]) -> str:
-    """Return brokers in words, such as: brokers 1, 2, 3."""
+    """Return brokers as text, such as: brokers 1, 2, 3."""
     listed = ", ".join(map(str, ids[:_MAX_IDS]))
     more = f" and {len(ids) - _MAX_IDS} more" if len(ids) > _MAX_IDS else ""
     return f"broker{'s' if len(ids) > 1 else ''} {listed}{more}"
@@ -231,7 +231,9 @@ def changes_on_purpose(
 
 
 def _change(row: Row, known: dict[str, Any]) -> str:
-    """Return a planned change in words. ``known``: topic names and ACL entries in words, by id."""
+    """Return a text about a planned change. ``known``: topic names, and texts about ACL entries, by
+    id.
+    """
     match row["type"]:
         case RecordType.CONFIG:
             resource = RESOURCE_TYPES.get(row["resource_type"], str(row["resource_type"]))
@@ -367,7 +369,7 @@ def _in_order(event: Event) -> tuple[int, int, str]:
 
 
 def _title(events: list[Event]) -> str:
-    """Return the name of an incident: its two most severe kinds of events, in words."""
+    """Return the name of an incident, made of its two most severe kinds of events."""
     grave = (event for event in events if event.severity >= WARNING)
     gravest = sorted(grave, key=lambda event: (-event.severity, event.begins_ms, event.offset))
     texts: dict[str, str] = {}

@@ -13,8 +13,8 @@ from replay.jobs.availability import AvailabilityResult
 from replay.jobs.lao import LaoResult
 
 MAX_BUCKETS = 480
-"""Steps of the time axis. A plot is about 1,000 pixels wide, so finer steps would not be
-visible.
+"""Maximum number of steps of the time axis. A plot is about 1,000 pixels wide, so finer steps would
+not be visible.
 """
 MAX_LANES = 24
 """Maximum number of brokers with a lane."""
@@ -68,8 +68,8 @@ class Span(msgspec.Struct, frozen=True):
 
     ``state``: reign of a controller; or a broker's state: serving, leaving (in controlled
     shutdown), stopped (after it), fenced, starting (registered but not yet unfenced), or holding
-    (LAO waited for it). ``count``: number of spans merged into this one; ``total_ms``: their total
-    length.
+    (LAO waited for the broker). ``count``: number of spans merged into this one; ``total_ms``:
+    their total length.
     """
 
     state: str
@@ -137,8 +137,8 @@ class Incident(msgspec.Struct, frozen=True):
     changes shortly before.
 
     Extent: ``leaderless``, ``short``: the most partitions at once without a leader or with an
-    incomplete ISR, beyond those affected before; ``leaderless_ms``, ``short_ms``: for how long, in
-    partition-time; ``brokers``: number of affected brokers.
+    incomplete ISR, beyond those affected before; ``leaderless_ms``, ``short_ms``: the time, summed
+    over partitions; ``brokers``: number of affected brokers.
     """
 
     number: int
@@ -172,7 +172,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class ReportResult(msgspec.Struct, frozen=True):
-    """The content of the page. ``output``: the file it was written to."""
+    """The content of the page. ``output``: the file to which it was written."""
 
     output: str
     header: Header

@@ -2,8 +2,8 @@
 incidents, the timeline, and the answers of the jobs.
 
 The timeline is plain HTML and SVG, so it works without scripts. Positions are fractions of the
-axis. One set of colours serves light and dark themes; it is distinguishable for people with
-red-green colour blindness, and has a contrast of at least 3:1 to both backgrounds.
+axis. One set of colours serves light and dark themes; they can be distinguished with red-green
+colour blindness, and have a contrast of at least 3:1 to both backgrounds.
 """
 
 from __future__ import annotations
@@ -357,7 +357,7 @@ def verdict(result: ReportResult) -> Verdict:
 
 
 def extent_of(incident: Incident) -> str:
-    """Return in words how many partitions an incident affected, or "" if none."""
+    """Return a text on how many partitions an incident affected, or "" if none."""
     found = []
     if incident.leaderless:
         found.append(f"{plural(incident.leaderless, 'partition')} without a leader")

@@ -1,4 +1,4 @@
-"""The timeline: controllers, brokers, partitions in trouble and LAO on a common axis."""
+"""The timeline: controllers, brokers, partitions in trouble and LAO, on a common axis."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REIGN = "reign"
 SERVING, LEAVING, STOPPED, FENCED, STARTING, HOLDING = STATES = (
     "serving", "leaving", "stopped", "fenced", "starting", "holding",
 )  # fmt: skip
-"""Broker states. HOLDING, for a broker that LAO waited for, comes in addition to another state."""
+"""Broker states. HOLDING, for a broker for which LAO waited, comes in addition to another state."""
 _COARSE = 4
 """Number of axis steps, about ten pixels, within which spans are merged on a crowded timeline."""
 

@@ -7,8 +7,9 @@ Spark finds it through ``pyspark_raftlog``.
 ``startingOffset`` (inclusive) and ``endingOffset`` (exclusive), ``startingTimestamp`` (inclusive)
 and ``endingTimestamp`` (exclusive), the latter two in milliseconds or ISO 8601.
 
-Spark itself applies a query's conditions. Nothing is pushed down: Spark 4.3 keeps what it pushed
-into a Python source for one query on a DataFrame, and applies it to the next.
+Spark itself applies a query's conditions. Nothing is pushed down, because Spark 4.3 keeps the
+conditions that it pushed into a Python source for one query on a DataFrame, and applies them to the
+next.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _position(manifest, manifest.end_offset)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """End the query at the current end of the export."""
+        """Make the query stop at the current end of the export."""
         self._last = read_manifest(self.target).end_offset
 
     def partitions(self, start: Position, end: Position) -> list[RunPartition]:

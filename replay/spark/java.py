@@ -5,8 +5,8 @@ environment, for a shell's ``eval``.
 
 The wheel's Java is stripped, but Spark's launcher passes every Java an argument for a module that
 it lacks (``jdk.incubator.vector``). So the wheel is used through a JAVA_HOME whose ``bin/java``
-drops that argument. It also drops one for a package that newer Java versions lack, which would
-print a warning in each job. Spark needs neither.
+drops that argument. It also drops an argument for a package that newer Java versions lack, which
+would cause a warning in each job. Spark needs neither.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ def worker_python(environ: Mapping[str, str], conf: Iterable[str] = ()) -> dict[
     """Return environment variables that select the launcher for Spark's Python processes; empty if
     the user chose a Spark or Python, or if no launcher can be written.
 
-    ``conf``: settings given for Spark. The driver uses the launcher, too, as Spark runs data
-    sources that it finds by name like the driver.
+    ``conf``: settings given for Spark. The driver also uses the launcher, as Spark runs data
+    sources that it finds by name with the driver's Python.
     """
     spec = importlib.util.find_spec("pyspark")
     chosen = any(environ.get(name) for name in _CHOSEN_BY)

@@ -1,10 +1,10 @@
 """A pool whose tasks run in Spark, which reruns only the tasks of a machine that is lost.
 
-The kernels read the export's files themselves with pyarrow, only the columns they need, as arrays.
-Rows that come from Java and have to be turned back into columns would cost five times as much.
-Likewise, a shuffle moves pieces of Arrow tables, one per bucket and slice, rather than rows: each
-task of the first stage reads a stretch of files and splits it into buckets, and Spark collects the
-pieces of each bucket in log order.
+The kernels themselves read the export's files with pyarrow: only the columns that they need, as
+arrays. Rows that come from Java and have to be converted back to columns would cost five times as
+much. Likewise, a shuffle moves pieces of Arrow tables, one per bucket and slice, rather than rows:
+each task of the first stage reads a stretch of files and splits it into buckets, and Spark collects
+the pieces of each bucket in log order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ BATCH_BYTES = 64 << 20
 """Largest batch that Spark sends to a task, in bytes; the pieces of a shuffle are large rows."""
 _TASKS_PER_CORE = 4
 _ERROR = pa.schema([("error", pa.string()), ("message", pa.string()), ("fields", pa.string())])
-"""Columns for one of our errors, which as an exception would arrive inside two stack traces."""
+"""Columns for one of raftlog's errors, which as an exception would arrive inside two stack
+traces.
+"""
 _RESULT = pa.schema([("task", pa.int64()), ("result", pa.binary())])
 _PIECE = pa.schema([("bucket", pa.int32()), ("offset", pa.int64()), ("piece", pa.binary())])
 """A piece of a bucket: an Arrow stream, and its slice's position in the log."""
@@ -90,7 +92,7 @@ class SparkPool(Pool):
         return found.drop(*_ERROR.names)
 
     def _tasks(self, emit: Emit, tasks: list[Any], schema: pa.Schema) -> DataFrame:
-        """Return the rows of tasks, with the columns of _ERROR in addition."""
+        """Return the rows of tasks, with the columns of _ERROR added."""
         count = len(tasks)
         # A file is little work, so a worker gets several tasks at once if there are many.
         at_once = max(1, min(count, _TASKS_PER_CORE * self._cores))
@@ -99,7 +101,7 @@ class SparkPool(Pool):
         return numbers.mapInArrow(partial(_run_tasks, emit, tasks, arrow_schema), spark_schema)
 
     def _buckets(self, emit: Emit, shuffle: Shuffle, schema: pa.Schema) -> DataFrame:
-        """Return the rows of a shuffle's buckets, with the columns of _ERROR in addition."""
+        """Return the rows of a shuffle's buckets, with the columns of _ERROR added."""
         of = shuffle.buckets or self._bucket_count(shuffle.export)
         if self.size == 1 or (shuffle.filed and _tail_bytes(shuffle.export) <= STRETCH_BYTES):
             return self._tasks(partial(_of_share, emit, shuffle), shares(shuffle, of), schema)
@@ -180,7 +182,8 @@ def _pieces(
     shuffle: Shuffle, of: int, numbers: list[int], task: tuple[bool, list[Segment]]
 ) -> Iterator[pa.Table]:
     """Yield the pieces of a stretch of files, split into buckets: the first stage of a shuffle. The
-    first task also yields an empty piece for each bucket, as a checkpoint may contain groups of it.
+    first task also yields an empty piece for each bucket, as a checkpoint may contain groups of
+    that bucket.
     """
     first, part = task
     schema = typed(*shuffle.columns)

@@ -25,7 +25,7 @@ _LENGTH = struct.Struct(">I")
 _READ_BYTES = 1 << 20
 _ROWS = 16_384
 _ROW_BYTES = 8 << 20
-"""Rows are yielded once they reach either limit."""
+"""Size in bytes, as an alternative to the number of rows, at which buffered rows are yielded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def read(run: RawRun) -> Iterator[pa.Table]:
 
 
 def _between(run: RawRun, rows: RowBuffer, low: int, high: int) -> pa.Table:
-    """Return the buffered rows that are wanted: batches are whole, but a span may start and end
+    """Return the buffered rows that are wanted; batches are whole, but a span may start and end
     inside one.
     """
     try:

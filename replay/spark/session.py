@@ -24,8 +24,8 @@ _FOR_FEW = {
     "spark.sql.adaptive.enabled": "false",
 }
 _RECORDS_A_TASK = 150_000
-"""Number of records that a task can sort in memory, and that justify the 10 ms or so that a task
-costs.
+"""Number of records per task: few enough to sort in memory, and enough to justify the 10 ms or so
+that a task costs.
 """
 _LEAST_TASKS = 8
 

@@ -2,7 +2,7 @@
 starting from the state that the previous ones left.
 
 The state consists of the last spans of the timelines of brokers, partitions and topics, and of the
-records that later ones are compared with. Its size grows with the number of brokers, hostnames,
+records with which later ones are compared. Its size grows with the number of brokers, hostnames,
 features, export cursors, open clients and access control entries, and by one record per election.
 """
 
@@ -117,9 +117,9 @@ def remember(rows: pa.Table) -> pa.Table:
     * the last level of each feature, the first of metadata.version, and the last mapping of each
       hostname;
     * the last voter set, the existing cursors, and the open clients;
-    * of Kafka's records, the last ones that later records of their kind are compared with, and the
+    * of Kafka's records, the last ones with which later records of their kind are compared, and the
       registrations of the existing controllers;
-    * the existing access control entries, and the record from which on there are any;
+    * the existing access control entries, and the record of the first entry ever;
     * of the progress records, the one with the highest LAO, the one with the newest epoch's highest
       high watermark, and the last one that names each broker;
     * every election, and the first record of each epoch, because the timelines know it. If that
@@ -143,7 +143,7 @@ def remember(rows: pa.Table) -> pa.Table:
 
 
 def _last_records(rows: list[dict[str, Any]]) -> Iterator[int]:
-    """Yield the offset of the last record about each existing thing, and of every election."""
+    """Yield the offset of the last record about each existing subject, and of every election."""
     last: dict[Hashable, int] = {}
     first_level: int | None = None
     for row in rows:
@@ -162,7 +162,7 @@ def _last_records(rows: list[dict[str, Any]]) -> Iterator[int]:
 
 
 def _thing(row: dict[str, Any]) -> tuple[Hashable, bool]:
-    """Return what a record is about, or None, and whether this exists after the record."""
+    """Return the subject of a record, or None, and whether the subject exists after the record."""
     type_, said = row["type"], row["imported_fields"] is not None
     if type_ == RecordType.FEATURE_LEVEL:
         return (type_, row["feature_name"]), True
@@ -183,8 +183,8 @@ def _thing(row: dict[str, Any]) -> tuple[Hashable, bool]:
 
 
 def _entries(rows: list[dict[str, Any]]) -> Iterator[int]:
-    """Yield the offsets of the existing entries, and of the first entry ever: writes are judged
-    from there on.
+    """Yield the offsets of the existing entries, and of the first entry ever, as writes are judged
+    from that one onwards.
     """
     first: dict[str, int] = {}
     last: dict[str, dict[str, Any]] = {}
@@ -200,7 +200,7 @@ def _entries(rows: list[dict[str, Any]]) -> Iterator[int]:
 
 
 def _progress(rows: pa.Table, newest_epoch: int | None) -> Iterator[int]:
-    """Yield the offsets of the progress records that later ones are compared with."""
+    """Yield the offsets of the progress records with which later ones are compared."""
     columns = ("offset", "epoch", "lowest_acknowledged_offset", "high_watermark", "applied")
     highest, mark = (-1, -1), (-1, -1, -1)
     reports: dict[tuple[int, int], int] = {}

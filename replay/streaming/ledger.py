@@ -2,17 +2,15 @@
 
 ::
 
-    DIR/alerts/batch=7/*.parquet    the alerts of micro-batch 7; missing if there are none
-    DIR/state/7/NAME/*.parquet      the state after micro-batch 7
-    DIR/done.json                   the last finished micro-batch and the end of its records;
-                                    written last
-    DIR/checkpoint/                 Spark's own
+    DIR/alerts/batch=7/*.parquet the alerts of micro-batch 7; missing if there are none
+    DIR/state/7/NAME/*.parquet the state after micro-batch 7 DIR/done.json the last finished
+    micro-batch and the end of its records; written last DIR/checkpoint/ Spark's own
 
 Spark repeats a micro-batch that it has not recorded as done, with the same records. If
-``done.json`` lists it, it is skipped. Otherwise, any output found is complete, because directories
+``done.json`` lists it, it is skipped. Otherwise its output is either complete, because directories
 are renamed into place, or it is recomputed from the previous state. So each row appears exactly
-once, however often the job is killed. What ``done.json`` lists is durable; Spark's own checkpoint
-is not.
+once, however often the job is killed. Everything that ``done.json`` lists is durable; Spark's own
+checkpoint is not.
 
 Driver and workers must see the same directory on a mounted file system, local or shared.
 """
@@ -103,7 +101,9 @@ class Ledger:
             _write(rows, self._state(batch) / name)
 
     def finish(self, batch: int, end_offset: int, alerts: int) -> None:
-        """Record that a micro-batch is done, and delete the state that only it needed."""
+        """Record that a micro-batch is done, and delete the state that only this micro-batch
+        needed.
+        """
         before = self.done.batch
         self.done = Done(batch, end_offset, self.done.alerts + alerts)
         files.write_atomically(self.directory / DONE, msgspec.json.encode(self.done))

@@ -23,7 +23,7 @@ from replay.kernels.facts import BrokerSpan, TopicLife
 from replay.streaming.ledger import Done, Ledger
 
 STARTS_MAX = 10
-"""How often a query is started at most while Spark fails to start its source."""
+"""Maximum number of starts of a query while Spark fails to start its source."""
 _LATE = "Python worker failed to connect back"
 
 
@@ -60,9 +60,9 @@ def start(
 ) -> StreamingQuery:
     """Start a query that follows the export at a path or URI.
 
-    ``every``: interval between micro-batches, like "10 seconds", or None to stop at the current
-    end. ``max_files``: most files per micro-batch. ``done`` is called after each micro-batch with
-    the previous progress.
+    ``every``: interval between micro-batches, like "10 seconds", or None to stop at the current end
+    of the export. ``max_files``: most files per micro-batch. ``done`` is called after each
+    micro-batch with the previous progress.
 
     The query fails with ReplayError if records after the ledger's end are missing. Raises
     ReplayError if Spark's checkpoint is missing, because Spark would number its micro-batches from
@@ -91,10 +91,10 @@ def start(
 
 
 def run_to_end(begin: Callable[[], StreamingQuery]) -> None:
-    """Run a query until it ends. Raises StreamingQueryException.
+    """Run a query until it stops. Raises StreamingQueryException.
 
-    Spark gives the process of the source ten seconds to import PySpark and connect, which no
-    setting changes. A busy machine may take longer; then the query is restarted, and continues from
+    Spark gives the process of the source ten seconds to import PySpark and connect; no setting
+    changes that. A busy machine may take longer; the query is then restarted, and continues from
     its checkpoint and the ledger.
     """
     for starts in range(1, STARTS_MAX + 1):
@@ -109,15 +109,15 @@ def run_to_end(begin: Callable[[], StreamingQuery]) -> None:
 
 
 def connected_late(error: BaseException | None) -> bool:
-    """Return whether a query ended because the process of its source did not connect in time."""
+    """Return whether a query stopped because the process of its source did not connect in time."""
     return error is not None and _LATE in str(error)
 
 
 def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
     """Judge a micro-batch, unless this was done before.
 
-    Raises ReplayError if offsets are missing or duplicated, or if a finished micro-batch returns
-    with records that were never judged.
+    Raises ReplayError if offsets are missing or duplicated, or if a finished micro-batch is
+    repeated with records that were never judged.
     """
     if batch <= ledger.done.batch:
         last = rows.agg(sf.max("offset")).collect()[0][0]
@@ -163,14 +163,14 @@ Span = TypeVar("Span", BrokerSpan, TopicLife)
 
 
 def last_spans(spans: Iterable[BrokerSpan]) -> list[BrokerSpan]:
-    """Return the last span of each broker, even an ended one: the broker may return, and its
+    """Return the last span of each broker, even if it is closed, as the broker may return, and its
     registered log directories must still be known then.
     """
     return list({span.broker_id: span for span in spans}.values())
 
 
 def open_spans(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans that have not ended."""
+    """Return the spans that are still open."""
     return [span for span in spans if span.ends == NEVER]
 
 

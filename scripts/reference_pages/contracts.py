@@ -2,7 +2,7 @@
 ``.proto`` files.
 
 Descriptors in generated code carry no comments, so those are read from the files; a declaration
-that is in only one of the two is an error.
+that occurs in only one of the two is an error.
 """
 
 from __future__ import annotations

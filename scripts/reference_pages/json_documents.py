@@ -1,8 +1,8 @@
-"""The documents that commands print with --json: a page for people, and a JSON Schema for programs.
+"""The documents that commands print with --json, as a page and as a JSON Schema.
 
 Every document is an object with all its keys, even if there is nothing to list. Bytes are in hex
 and times in milliseconds since 1970, unless the name says otherwise. ``offset`` next to a list is
-that of the metadata shown; in a row, the row's docstring defines it.
+the offset of the metadata shown; in a row, the row's docstring defines it.
 """
 
 from __future__ import annotations
@@ -262,7 +262,9 @@ def _rows(one: Mapping[str, Any], types: Mapping[str, Any], before: str) -> Iter
 
 
 def _type(of: Mapping[str, Any], types: Mapping[str, Any]) -> tuple[str | None, str, str]:
-    """Return the nested object, the type in words, and the path suffix that leads to the object."""
+    """Return the nested object, a text about the type, and the path suffix that leads to the
+    object.
+    """
     if "anyOf" in of:
         found = [_type(one, types) for one in of["anyOf"]]
         inner, _, suffix = next((one for one in found if one[0]), (None, "", ""))

@@ -95,7 +95,7 @@ def of_a_controller() -> Sequence[Metric]:
 
 
 def of_a_damaged_controller() -> Sequence[Metric]:
-    """Metrics that a controller has only while its log is mended, by name."""
+    """Return the metrics that a controller has only while its log is being mended, by name."""
     registry = MetricsRegistry(process=False)
     add_mending_metrics(registry, MendingState)
     return sorted(registry.registry.collect(), key=lambda family: family.name)

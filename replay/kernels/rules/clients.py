@@ -2,7 +2,7 @@
 never after the client was closed.
 
 A batch header names the client and the number; a client's id is the offset of the record that
-opened it. Ids that no record opened are not judged: nodes keep nothing about them and promise
+opened it. Ids that no record opened are not judged, as nodes keep no state for them and promise
 nothing.
 """
 

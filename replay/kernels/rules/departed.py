@@ -3,8 +3,8 @@ leaves every ISR in the same batch.
 
 It may stay only as an ISR's last member without leading, because no other replica is known to have
 every record. A batch of more than FENCING_BATCH_MAX records may leave the rest to later batches;
-the broker stays fenced until these are done, so the rule checks once more just before the batch
-that unfences it.
+the broker stays fenced until these are done, so the rule also checks just before the batch that
+unfences it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Look(NamedTuple):
 
 
 class Departed:
-    """Decides, for each stay of a broker in an ISR, whether the broker had to be out at the first
+    """Decides, for each stay of a broker in an ISR, whether the broker had to leave by the first
     check after the stay began.
 
     A stay lasts while the broker is in an ISR with others, or leads.
@@ -83,7 +83,8 @@ class Departed:
 
     def _removed(self, steps: Steps) -> tuple[Ints, Ints, Ints, Ints]:
         """Return the stays that end because their topic is removed, without a record of the
-        partition. Keeping them would mean looking up all topics that ever existed with each slice.
+        partition. Keeping these stays would mean looking up, with each slice, all topics that ever
+        existed.
         """
         key, bits, since = self._open
         left = self._partitions.removed(key, since)

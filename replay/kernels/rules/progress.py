@@ -269,7 +269,7 @@ class _Levels:
         yield from self._levels(table, offset, lao)
 
     def _marks(self, table: pa.Table, offset: Ints, mark: Ints) -> Iterator[Finding]:
-        """Check high watermarks within each epoch: a new controller may know a lower one at
+        """Check high watermarks within each epoch only, as a new controller may know a lower one at
         first.
         """
         epoch = ints(table["epoch"])

@@ -64,8 +64,8 @@ def _voter_sets(facts: Facts) -> Iterator[Finding]:
     """Yield findings for consecutive voter sets that differ by more than one voter: their
     majorities need not overlap.
 
-    The first voter set in the log follows a configured one, and one after an unsafe recovery or a
-    restore is the operator's: both are exempt.
+    The first voter set in the log follows a configured one, and a set after an unsafe recovery or a
+    restore is the operator's choice; both are exempt.
     """
     columns = ("type", "offset", "epoch", "timestamp_ms", "principal", "voters")
     before: Row | None = None

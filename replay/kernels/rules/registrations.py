@@ -1,11 +1,11 @@
 """Rules about registrations, feature levels, and the mapping of hostnames to broker ids (KIP-426).
 
 A broker epoch is the offset of its registration, so each belongs to one incarnation, which is
-fenced at first. Kafka uses the base offset of the batch, in which partition changes come first
-after an unclean shutdown (KIP-966). A process that registers again with the same incarnation id
-keeps its epoch: that amends its registration.
+fenced at first. Kafka uses the base offset of the batch, as after an unclean shutdown partition
+changes come first in the batch (KIP-966). A process that registers again with the same incarnation
+id amends its registration and keeps its epoch.
 
-Every registered program must support the level of each feature: otherwise it could not read the
+Every registered program must support the level of each feature, as otherwise it could not read the
 records that the level allows.
 
 A host is mapped to one id at a time, and a registration maps its own host.
@@ -80,7 +80,9 @@ CONTROLLERS = ("RegisterControllerRecord", "UnregisterControllerRecord")
 this.
 """
 _NOT_REFUSED = {LAO_VERSION}
-"""Brokers that do not support this may register; LAO is unknown as long as they are registered."""
+"""Feature that registering brokers need not support; LAO is unknown while such a broker is
+registered.
+"""
 
 
 class _Program(NamedTuple):
@@ -100,7 +102,7 @@ class _Program(NamedTuple):
 
 def _features(facts: Facts) -> Iterator[Finding]:
     """Compare each new level with the registered programs, and each registration with the current
-    levels. A program that does not name a feature is not judged by it.
+    levels. A program is judged only by the features that it names.
     """
     programs = [*_brokers(facts), *_controllers(facts)]
     levels: dict[str, list[Row]] = defaultdict(list)
@@ -186,7 +188,7 @@ class _Mapping(NamedTuple):
 
 
 def _hostnames(facts: Facts) -> Iterator[Finding]:
-    """Check each mapping. A host may be mapped to another id later: the last broker to register
+    """Check each mapping. A host may be mapped to another id later, as the last broker to register
     from it owns it.
     """
     rows = facts.of(RecordType.HOSTNAME)

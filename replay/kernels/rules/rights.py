@@ -2,13 +2,13 @@
 entries before the batch.
 
 A record needs the rights of the request that caused it; the decision is that of
-:mod:`raftlog.node.security.authorizer`. The log contains neither the hosts that requests came from
-nor ``super.users``. So a principal that had the right from some host yields no finding, and the
+:mod:`raftlog.node.security.authorizer`. The log contains neither the hosts from which requests came
+nor ``super.users``. So there is no finding if the principal had the right from some host, and the
 request for the audit names the super users.
 
 A decision changes only where a relevant entry is added or removed. So each query (principal,
-operation, resource) has a timeline of such offsets in which its records are looked up, instead of
-comparing each record with all entries.
+operation, resource) has a timeline of such offsets, in which its records are looked up, so that not
+every record must be compared with all entries.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TYPES = (*NEEDS, *CONFIG_TYPES)
 
 
 class Rights:
-    """Judges the first record per batch and query that resulted from a client's request."""
+    """Judges, for each batch and query, the first record that resulted from a client's request."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
