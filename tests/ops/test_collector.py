@@ -4,6 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -53,33 +54,26 @@ class FakeNode:
         self.late_s = 0.0
         self.about: node_pb2.DescribeNodeResponse | None = None
         """The node's description; None for a build without one."""
-        quorum = {
-            "DescribeQuorum": grpc.unary_unary_rpc_method_handler(
-                self._describe, pb.DescribeQuorumRequest.FromString, _bytes
-            )
-        }
-        brokers = {
-            "DescribeBrokers": grpc.unary_unary_rpc_method_handler(
-                self._brokers, controller_pb2.DescribeBrokersRequest.FromString, _bytes
-            )
-        }
-        node = {
-            "DescribeNode": grpc.unary_unary_rpc_method_handler(
-                self._node, node_pb2.DescribeNodeRequest.FromString, _bytes
-            ),
-            "DescribeNodeEvents": grpc.unary_unary_rpc_method_handler(
-                self._events, node_pb2.DescribeNodeEventsRequest.FromString, _bytes
-            ),
-        }
-        self.server.add_generic_rpc_handlers(
+        for service, method, answer, request in (
+            ("quorum.v1.Quorum", "DescribeQuorum", self._describe, pb.DescribeQuorumRequest),
             (
-                grpc.method_handlers_generic_handler("raftlog.wire.node.v1.Node", node),
-                grpc.method_handlers_generic_handler("raftlog.wire.quorum.v1.Quorum", quorum),
-                grpc.method_handlers_generic_handler(
-                    "raftlog.wire.controller.v1.Controller", brokers
-                ),
-            )
-        )
+                "controller.v1.Controller",
+                "DescribeBrokers",
+                self._brokers,
+                controller_pb2.DescribeBrokersRequest,
+            ),
+            ("node.v1.Node", "DescribeNode", self._node, node_pb2.DescribeNodeRequest),
+            (
+                "node.v1.Node",
+                "DescribeNodeEvents",
+                self._events,
+                node_pb2.DescribeNodeEventsRequest,
+            ),
+        ):
+            handler = grpc.unary_unary_rpc_method_handler(answer, request.FromString, _bytes)
+            name = f"raftlog.wire.{service}"
+            handlers = grpc.method_handlers_generic_handler(name, {method: handler})
+            self.server.add_generic_rpc_handlers((handlers,))
 
     async def _describe(self, request: object, context: object) -> pb.DescribeQuorumResponse:
         answer = self.answer
@@ -122,12 +116,26 @@ def _bytes(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-@pytest.fixture
-async def node() -> AsyncIterator[FakeNode]:
+@asynccontextmanager
+async def started() -> AsyncIterator[FakeNode]:
     fake = FakeNode()
     await fake.server.start()
-    yield fake
-    await fake.server.stop(None)
+    try:
+        yield fake
+    finally:
+        await fake.server.stop(None)
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[FakeNode]:
+    async with started() as fake:
+        yield fake
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[FakeNode]:
+    async with started() as fake:
+        yield fake
 
 
 async def look(*addresses: str, timeout_s: float = 2.0) -> Survey:
@@ -189,41 +197,34 @@ async def test_cluster_without_a_leader_is_checked_again_before_down(node: FakeN
     assert (await looks).leader is not None
 
 
-async def test_slow_leader_is_waited_for(node: FakeNode, silent: str) -> None:
+async def test_slow_leader_is_waited_for(node: FakeNode, other: FakeNode, silent: str) -> None:
     """[The survey ended a tenth of the timeout after the first follower.]"""
-    leader = FakeNode()
-    await leader.server.start()
-    try:
-        voters = [
-            voter(1, endpoint=leader.address),
-            voter(2, endpoint=node.address),
-            voter(3, endpoint=silent),
-        ]
-        node.answer = described(2, "follower", voters, 1)
-        leader.answer, leader.late_s = described(1, "leader", voters, 1), 0.6
-        assert (await look(node.address, timeout_s=2.0)).leader is not None
-    finally:
-        await leader.server.stop(None)
+    voters = [
+        voter(1, endpoint=other.address),
+        voter(2, endpoint=node.address),
+        voter(3, endpoint=silent),
+    ]
+    node.answer = described(2, "follower", voters, 1)
+    other.answer, other.late_s = described(1, "leader", voters, 1), 0.6
+    assert (await look(node.address, timeout_s=2.0)).leader is not None
 
 
 async def test_node_with_two_addresses_is_listed_once(node: FakeNode) -> None:
     node.answer = described(1, "follower", [voter(1, endpoint=node.address)])
     seen = await look(f"localhost:{node.port}", node.address)
     assert [one.endpoint for one in seen.nodes] == [node.address]
+    assert seen.nodes[0].report is None, "a build without a description of itself"
 
 
-async def test_collector_keeps_nodes_with_one_id_in_two_clusters_apart(node: FakeNode) -> None:
-    other = FakeNode()
-    await other.server.start()
-    try:
-        node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
-        other.answer = described(
-            1, "leader", [voter(1, endpoint=other.address)], 1, cluster_id="another"
-        )
-        seen = await look(node.address, other.address)
-        assert {one.cluster_id for one in seen.answers} == {node.answer.cluster_id, "another"}
-    finally:
-        await other.server.stop(None)
+async def test_collector_keeps_nodes_with_one_id_in_two_clusters_apart(
+    node: FakeNode, other: FakeNode
+) -> None:
+    node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
+    other.answer = described(
+        1, "leader", [voter(1, endpoint=other.address)], 1, cluster_id="another"
+    )
+    seen = await look(node.address, other.address)
+    assert {one.cluster_id for one in seen.answers} == {node.answer.cluster_id, "another"}
 
 
 async def test_other_service_at_an_address_is_detected(node: FakeNode) -> None:
@@ -238,39 +239,30 @@ async def test_other_service_at_an_address_is_detected(node: FakeNode) -> None:
         await stranger.stop(None)
 
 
-async def test_clocks_disks_and_builds_of_all_nodes_are_shown(node: FakeNode, silent: str) -> None:
-    serving = FakeNode()
-    await serving.server.start()
-    try:
-        node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
-        node.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER, version="1")
-        serving.about = node_pb2.DescribeNodeResponse(
-            cluster_id=CLUSTER, version="2", disk_free_bytes=5, disk_total_bytes=100
-        )
-        serving.ahead_ms = 60_000
-        node.brokers = brokers(
-            broker(4, endpoint=serving.address),
-            broker(5, endpoint=silent),
-            broker(6, endpoint=silent, state=BrokerState.INACTIVE),
-        )
-        begun = time.monotonic()
-        seen = await look(node.address, timeout_s=2.0)
-        assert time.monotonic() - begun < 2.0, "a broker that hangs is not waited for"
-        (one,) = (one for one in seen.nodes if one.report)
-        assert one.report is not None
-        assert abs(one.report.ahead_ms) < 1_000
-        (told,) = seen.broker_reports
-        assert (told.name, told.node.version) == ("broker 4", "2")
-        assert abs(told.ahead_ms - 60_000) < 1_000
-        assert {"CLOCKS_DIFFER", "DISK_NEARLY_FULL", "MIXED_BUILDS"} <= set(codes(seen))
-    finally:
-        await serving.server.stop(None)
-
-
-async def test_build_without_self_description_is_still_shown(node: FakeNode) -> None:
+async def test_clocks_disks_and_builds_of_all_nodes_are_shown(
+    node: FakeNode, other: FakeNode, silent: str
+) -> None:
     node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
-    (one,) = (await look(node.address)).nodes
-    assert (one.reach, one.report) == (Reach.ANSWERS, None)
+    node.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER, version="1")
+    other.about = node_pb2.DescribeNodeResponse(
+        cluster_id=CLUSTER, version="2", disk_free_bytes=5, disk_total_bytes=100
+    )
+    other.ahead_ms = 60_000
+    node.brokers = brokers(
+        broker(4, endpoint=other.address),
+        broker(5, endpoint=silent),
+        broker(6, endpoint=silent, state=BrokerState.INACTIVE),
+    )
+    begun = time.monotonic()
+    seen = await look(node.address, timeout_s=2.0)
+    assert time.monotonic() - begun < 2.0, "a broker that hangs is not waited for"
+    (one,) = (one for one in seen.nodes if one.report)
+    assert one.report is not None
+    assert abs(one.report.ahead_ms) < 1_000
+    (told,) = seen.broker_reports
+    assert (told.name, told.node.version) == ("broker 4", "2")
+    assert abs(told.ahead_ms - 60_000) < 1_000
+    assert {"CLOCKS_DIFFER", "DISK_NEARLY_FULL", "MIXED_BUILDS"} <= set(codes(seen))
 
 
 @pytest.mark.parametrize(
@@ -278,29 +270,24 @@ async def test_build_without_self_description_is_still_shown(node: FakeNode) -> 
     [(0, 0, 0), (7_200_000, 0, -7_200_000), (7_200_000, 7_200_000, -7_200_000)],
 )
 async def test_times_follow_the_leaders_clock_whatever_the_local_one_shows(
-    node: FakeNode, leads_by_ms: int, overruled_ms: int, follows_by_ms: int
+    node: FakeNode, other: FakeNode, leads_by_ms: int, overruled_ms: int, follows_by_ms: int
 ) -> None:
     """[A machine whose clock was two seconds behind saw neither the log's end nor the journals'.]"""
-    other = FakeNode()
-    await other.server.start()
-    try:
-        voters = [voter(1, endpoint=node.address), voter(2, endpoint=other.address)]
-        node.answer, other.answer = (
-            described(1, "leader", voters, 1),
-            described(2, "follower", voters, 1),
-        )
-        node.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER)
-        other.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER)
-        node.ahead_ms, other.ahead_ms = leads_by_ms, follows_by_ms
-        node.overruled_ms = overruled_ms
-        seen = await look(node.address)
-        now_ms = time.time_ns() // 1_000_000 + leads_by_ms - overruled_ms
-        assert abs(seen.at_ms - now_ms) < 1_000
-        told = await Collector(ClientSecurity()).journals(seen, nodes_of(seen), 60_000, 2.0)
-        assert [one.name for one in told] == ["controller-1", "controller-2"]
-        for one in told:
-            assert abs(one.events[0].at_ms - (now_ms - 60_000)) < 2_000
-        kept = Told.until_now(seen.at_ms - 70_000, seen.at_ms, tuple(told)).events()
-        assert len(list(kept)) == 2
-    finally:
-        await other.server.stop(None)
+    voters = [voter(1, endpoint=node.address), voter(2, endpoint=other.address)]
+    node.answer, other.answer = (
+        described(1, "leader", voters, 1),
+        described(2, "follower", voters, 1),
+    )
+    node.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER)
+    other.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER)
+    node.ahead_ms, other.ahead_ms = leads_by_ms, follows_by_ms
+    node.overruled_ms = overruled_ms
+    seen = await look(node.address)
+    now_ms = time.time_ns() // 1_000_000 + leads_by_ms - overruled_ms
+    assert abs(seen.at_ms - now_ms) < 1_000
+    told = await Collector(ClientSecurity()).journals(seen, nodes_of(seen), 60_000, 2.0)
+    assert [one.name for one in told] == ["controller-1", "controller-2"]
+    for one in told:
+        assert abs(one.events[0].at_ms - (now_ms - 60_000)) < 2_000
+    kept = Told.until_now(seen.at_ms - 70_000, seen.at_ms, tuple(told)).events()
+    assert len(list(kept)) == 2

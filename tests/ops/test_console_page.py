@@ -13,7 +13,7 @@ from raftlog.metadata.entities import Broker as Registered
 from raftlog.metadata.entities import KeyValue, Lease, Listener, Partition, Process, Topic
 from raftlog.metadata.image import Image
 from raftlog.metadata.record_text import record_to_dict
-from raftlog.metadata.records import RecordType
+from raftlog.metadata.records import RecordType, record
 from raftlog.metadata.words import author
 from raftlog.ops.console_page import (
     MAX_CHANGES,
@@ -41,10 +41,10 @@ from raftlog.ops.evidence import (
 )
 from raftlog.ops.story import Story
 from raftlog.ops.story_lines import Line, Weight
-from raftlog.wire.records.v1 import records_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 NODE = {"role": "broker", "node_id": 4}
+TOPIC_ID = b"1" * 16
 HOSTILE = "<script>document.title='owned'</script>"
 
 
@@ -141,14 +141,13 @@ def _mapped(found: dict[Any, Any]) -> Any:
     return draft.finish()
 
 
-def _chunk(base: int, *records: tuple[RecordType, bytes], principal: str = "User:eve") -> bytes:
-    encoded = [(type_, 0, body) for type_, body in records]
-    return batch.encode(encoded, base_offset=base, epoch=1, timestamp_ms=7, principal=principal)
+def _chunk(base: int, *messages: Message, principal: str = "User:eve") -> bytes:
+    records = [record(one) for one in messages]
+    return batch.encode(records, base_offset=base, epoch=1, timestamp_ms=7, principal=principal)
 
 
-def _config(value: str) -> tuple[RecordType, bytes]:
-    record = records_pb2.ConfigRecord(resource_type=2, resource_name="t", name="k", value=value)
-    return RecordType.CONFIG, record.SerializeToString()
+def _config(value: str) -> pb.ConfigRecord:
+    return pb.ConfigRecord(resource_type=2, resource_name="t", name="k", value=value)
 
 
 def test_changes_are_listed_newest_first_with_their_principal() -> None:
@@ -164,8 +163,8 @@ def test_changes_are_listed_newest_first_with_their_principal() -> None:
 
 
 def test_config_change_is_described_in_words() -> None:
-    deleted = records_pb2.ConfigRecord(resource_type=4, name="k").SerializeToString()
-    chunk = _chunk(0, _config("1"), (RecordType.CONFIG, deleted), principal=ANONYMOUS_PRINCIPAL)
+    deleted = pb.ConfigRecord(resource_type=4, name="k")
+    chunk = _chunk(0, _config("1"), deleted, principal=ANONYMOUS_PRINCIPAL)
     found = RecentChanges().read([chunk], 2, Image())
     assert [(one["who"], one["sentence"]) for one in found] == [
         ("a client (no principal)", "k of broker was removed"),
@@ -181,15 +180,9 @@ def test_uncommitted_changes_are_not_shown() -> None:
 
 
 def test_partitions_of_a_new_topic_share_its_row() -> None:
-    topic = records_pb2.TopicRecord(name="t", topic_id=b"1" * 16).SerializeToString()
-    partitions = [
-        (
-            RecordType.PARTITION,
-            records_pb2.PartitionRecord(partition_id=one, topic_id=b"1" * 16).SerializeToString(),
-        )
-        for one in range(3)
-    ]
-    found = RecentChanges().read([_chunk(0, (RecordType.TOPIC, topic), *partitions)], 4, Image())
+    topic = pb.TopicRecord(name="t", topic_id=TOPIC_ID)
+    partitions = [pb.PartitionRecord(partition_id=one, topic_id=TOPIC_ID) for one in range(3)]
+    found = RecentChanges().read([_chunk(0, topic, *partitions)], 4, Image())
     assert [(one["type"], one["partitions"]) for one in found] == [("TOPIC", 3)]
 
 
@@ -207,36 +200,29 @@ def test_texts_have_no_control_characters() -> None:
 
 
 def test_topic_is_shown_by_its_name() -> None:
-    id_ = b"1" * 16
-    change = records_pb2.PartitionChangeRecord(partition_id=3, topic_id=id_, leader=5)
-    chunk = _chunk(0, (RecordType.PARTITION_CHANGE, change.SerializeToString()))
-    image = Image(topics=_mapped({id_: Topic(id_, "orders", 4)}))
-    (found,) = RecentChanges().read([chunk], 1, image)
+    change = pb.PartitionChangeRecord(partition_id=3, topic_id=TOPIC_ID, leader=5)
+    image = Image(topics=_mapped({TOPIC_ID: Topic(TOPIC_ID, "orders", 4)}))
+    (found,) = RecentChanges().read([_chunk(0, change)], 1, image)
     assert found["sentence"] == "partition 3 of topic orders: leader 5"
 
 
 def test_removed_topic_is_shown_by_its_former_name() -> None:
-    id_ = b"1" * 16
-    removed = records_pb2.RemoveTopicRecord(topic_id=id_).SerializeToString()
-    changes = RecentChanges()
-    changes.read([_chunk(0, _config("v"))], 1, Image(topics=_mapped({id_: Topic(id_, "t", 4)})))
-    found = changes.read([_chunk(1, (RecordType.REMOVE_TOPIC, removed))], 2, Image())
+    changes, named = RecentChanges(), {TOPIC_ID: Topic(TOPIC_ID, "t", 4)}
+    changes.read([_chunk(0, _config("v"))], 1, Image(topics=_mapped(named)))
+    found = changes.read([_chunk(1, pb.RemoveTopicRecord(topic_id=TOPIC_ID))], 2, Image())
     assert found[0]["sentence"] == "topic t was deleted"
     # Made and removed while nobody looked.
-    made = records_pb2.TopicRecord(name="short", topic_id=b"2" * 16).SerializeToString()
-    gone = records_pb2.RemoveTopicRecord(topic_id=b"2" * 16).SerializeToString()
-    chunk = _chunk(2, (RecordType.TOPIC, made), (RecordType.REMOVE_TOPIC, gone))
+    made = pb.TopicRecord(name="short", topic_id=b"2" * 16)
+    chunk = _chunk(2, made, pb.RemoveTopicRecord(topic_id=b"2" * 16))
     assert changes.read([chunk], 4, Image())[0]["sentence"] == "topic short was deleted"
 
 
 def test_repeatedly_written_key_is_one_row() -> None:
     """[A counter displaced the changes made by people.]"""
-    put = records_pb2.KeyValueRecord(key="n", value=b"1").SerializeToString()
+    put = pb.KeyValueRecord(key="n", value=b"1")
     changes = RecentChanges()
     changes.read([_chunk(0, _config("v"))], 1, Image())
-    found = changes.read(
-        [_chunk(1, *[(RecordType.KEY_VALUE, put)] * (MAX_CHANGES + 5))], 99, Image()
-    )
+    found = changes.read([_chunk(1, *[put] * (MAX_CHANGES + 5))], 99, Image())
     assert [(one["sentence"], one["times"], one["offset"]) for one in found] == [
         ("key n was put", MAX_CHANGES + 5, MAX_CHANGES + 5),
         ("k of topic t was set to v", 1, 0),
@@ -246,12 +232,7 @@ def test_repeatedly_written_key_is_one_row() -> None:
 def test_simultaneous_partition_changes_are_one_row() -> None:
     """[A fenced broker was in hundreds of them, and the changes made by people were gone.]"""
     many = [
-        (
-            RecordType.PARTITION_CHANGE,
-            records_pb2.PartitionChangeRecord(
-                partition_id=one, topic_id=b"1" * 16, leader=5
-            ).SerializeToString(),
-        )
+        pb.PartitionChangeRecord(partition_id=one, topic_id=TOPIC_ID, leader=5)
         for one in range(MAX_CHANGES * 2)
     ]
     chunks = [_chunk(0, _config("v")), _chunk(1, *many, principal="")]
@@ -321,11 +302,9 @@ def test_fenced_broker_is_an_incident_unless_it_stopped_in_order(
     reason: str, cause: int, shown: list[tuple[int, str, str]]
 ) -> None:
     """[A broker was killed, and the page showed no incident.]"""
-    record = records_pb2.BrokerRegistrationChangeRecord(broker_id=5, fenced=True, reason=reason)
-    record.cause = cause  # type: ignore[assignment]
-    body = record.SerializeToString()
-    chunk = _chunk(0, (RecordType.BROKER_REGISTRATION_CHANGE, body), principal="")
-    rows = RecentChanges().read([chunk], 1, Image())
+    change = pb.BrokerRegistrationChangeRecord(broker_id=5, fenced=True, reason=reason)
+    change.cause = cause  # type: ignore[assignment]
+    rows = RecentChanges().read([_chunk(0, change, principal="")], 1, Image())
     assert _told(Story(0, 99_000, (), (), (), ()), *rows) == shown
 
 
@@ -371,80 +350,70 @@ def test_decoded_chunks_are_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -
     assert changes.read([*chunks, newest, more], 52, Image())[0]["offset"] == 51
 
 
-TOPIC_ID = b"1" * 16
-SAID: list[tuple[RecordType, Message, str]] = [
+SAID: list[tuple[Message, str]] = [
     (
-        RecordType.BROKER_REGISTRATION_CHANGE,
         pb.BrokerRegistrationChangeRecord(broker_id=5, fenced=True, reason="session timed out"),
         "broker 5 was fenced: session timed out",
     ),
+    (pb.BrokerRegistrationChangeRecord(broker_id=5, fenced=False), "broker 5 was unfenced"),
     (
-        RecordType.BROKER_REGISTRATION_CHANGE,
-        pb.BrokerRegistrationChangeRecord(broker_id=5, fenced=False),
-        "broker 5 was unfenced",
-    ),
-    (
-        RecordType.BROKER_REGISTRATION_CHANGE,
         pb.BrokerRegistrationChangeRecord(broker_id=5, in_controlled_shutdown=True),
         "broker 5 is in controlled shutdown",
     ),
     (
-        RecordType.REGISTER_BROKER,
         pb.RegisterBrokerRecord(broker_id=5, end_points=[pb.Listener(host="b", port=9)]),
         "broker 5 registered at b:9",
     ),
-    (RecordType.UNREGISTER_BROKER, pb.UnregisterBrokerRecord(broker_id=5), "broker 5 was unregistered"),
-    (RecordType.TOPIC, pb.TopicRecord(name="t", topic_id=TOPIC_ID), "topic t was created"),
+    (pb.UnregisterBrokerRecord(broker_id=5), "broker 5 was unregistered"),
+    (pb.TopicRecord(name="t", topic_id=TOPIC_ID), "topic t was created"),
     (
-        RecordType.PARTITION_CHANGE,
         pb.PartitionChangeRecord(topic_id=TOPIC_ID, leader=-1, isr=pb.IdList(ids=[4, 5])),
         f"partition 0 of topic with id {TOPIC_ID.hex()}: leader none; in sync 4, 5",
     ),
     (
-        RecordType.FEATURE_LEVEL,
         pb.FeatureLevelRecord(name="metadata.version", feature_level=8),
         "feature metadata.version was set to level 8",
     ),
-    (RecordType.FEATURE_LEVEL, pb.FeatureLevelRecord(name="f"), "feature f was removed"),
-    (RecordType.KEY_VALUE, pb.KeyValueRecord(key="a", value=b"1", lease_id=7), "key a was put with lease 7"),
-    (RecordType.KEY_VALUE, pb.KeyValueRecord(key="a"), "key a was deleted"),
+    (pb.FeatureLevelRecord(name="f"), "feature f was removed"),
+    (pb.KeyValueRecord(key="a", value=b"1", lease_id=7), "key a was put with lease 7"),
+    (pb.KeyValueRecord(key="a"), "key a was deleted"),
     (
-        RecordType.LEASE,
         pb.LeaseRecord(name="lock a", ttl_ms=1500),
         "lease lock a was granted for 1.5 s without a renewal",
     ),
-    (RecordType.REMOVE_LEASE, pb.RemoveLeaseRecord(lease_id=7, reason="revoked"), "lease 7 ended: revoked"),
-    (RecordType.HOSTNAME, pb.HostnameRecord(hostname="h", broker_id=4), "hostname h is mapped to broker 4"),
-    (RecordType.HOSTNAME, pb.HostnameRecord(hostname="h"), "hostname h is mapped to no broker"),
-    (RecordType.LEADER_CHANGE, pb.LeaderChangeRecord(leader_id=2), "controller 2 became the leader"),
+    (pb.RemoveLeaseRecord(lease_id=7, reason="revoked"), "lease 7 ended: revoked"),
+    (pb.HostnameRecord(hostname="h", broker_id=4), "hostname h is mapped to broker 4"),
+    (pb.HostnameRecord(hostname="h"), "hostname h is mapped to no broker"),
+    (pb.LeaderChangeRecord(leader_id=2), "controller 2 became the leader"),
     (
-        RecordType.VOTERS,
         pb.VotersRecord(voters=[pb.VoterEntry(voter_id=one) for one in (1, 2)]),
         "the voters are 1, 2",
     ),
-    (RecordType.RECOVERY, pb.RecoveryRecord(reason="lost"), "previous_generation=0 previous_epoch=0 reason=lost"),
-]  # fmt: skip
+    (pb.RecoveryRecord(reason="lost"), "previous_generation=0 previous_epoch=0 reason=lost"),
+    (
+        pb.AccessControlEntryRecord(
+            resource_type=2,
+            resource_name="t",
+            pattern_type=3,
+            principal="User:a",
+            host="*",
+            operation=3,
+            permission_type=3,
+        ),
+        "access control entry was added: allow User:a read on topic t",
+    ),
+]
 
 
-@pytest.mark.parametrize(("type_", "message", "said"), SAID, ids=lambda one: str(one)[:30])
-def test_record_is_described_in_a_sentence(type_: RecordType, message: Message, said: str) -> None:
-    data = RecordData(type_, 0, message.SerializeToString())
-    assert sentence(type_, record_to_dict(data)) == said
+@pytest.mark.parametrize(("message", "said"), SAID, ids=lambda one: str(one)[:30])
+def test_record_is_described_in_a_sentence(message: Message, said: str) -> None:
+    data = RecordData(*record(message)[:3])
+    assert sentence(RecordType(data.type), record_to_dict(data)) == said
 
 
 @pytest.mark.parametrize("type_", list(RecordType))
 def test_undecodable_record_is_shown_as_bytes(type_: RecordType) -> None:
     assert sentence(type_, record_to_dict(RecordData(type_, 99, b"\xff\xff")))
-
-
-def test_access_control_entry_is_described_in_a_sentence() -> None:
-    entry = pb.AccessControlEntryRecord(
-        resource_type=2, resource_name="t", pattern_type=3, principal="User:a", host="*",
-        operation=3, permission_type=3,
-    )  # fmt: skip
-    data = RecordData(RecordType.ACCESS_CONTROL_ENTRY, 0, entry.SerializeToString())
-    said = sentence(RecordType.ACCESS_CONTROL_ENTRY, record_to_dict(data))
-    assert said == "access control entry was added: allow User:a read on topic t"
 
 
 def test_values_are_text_or_hex_and_shortened() -> None:
@@ -492,9 +461,8 @@ def test_lock_shows_its_holder_and_the_number_of_waiters() -> None:
 
 
 def test_leases_are_listed() -> None:
-    (shown,) = stored(Image(leases=_mapped({7: Lease(7, "lock job", 10_000, "User:a")})))["leases"][
-        "shown"
-    ]
+    lease = Lease(7, "lock job", 10_000, "User:a")
+    (shown,) = stored(Image(leases=_mapped({7: lease})))["leases"]["shown"]
     assert shown == {"id": 7, "name": "lock job", "ttl_ms": 10_000, "principal": "User:a"}
 
 

@@ -17,7 +17,6 @@ from clusters import (
     endpoint,
     only,
     quorum,
-    voter,
 )
 from msgspec.structs import replace
 
@@ -54,6 +53,10 @@ def behind_tls(gone: Mapping[int, TlsSeen], leader: int, **fields: Any) -> Surve
     return replace(
         seen, nodes=tuple(replace(one, tls=gone.get(one.node_id, one.tls)) for one in seen.nodes)
     )
+
+
+def by_code(seen: Survey) -> dict[str, Finding]:
+    return {one.code: one for one in diagnose(seen)}
 
 
 def clocks(*ahead_ms: int) -> Survey:
@@ -101,15 +104,15 @@ def test_broker_below_its_reserve_refuses_producers() -> None:
     """[The doctor called the cluster healthy, with a notice.]"""
     seen = disk(12 << 20, 200 << 20)
     full = [about_low(one) if one.name == "broker 5" else one for one in seen.broker_reports]
-    found = diagnose(replace(seen, broker_reports=tuple(full)))
-    (low,) = [one for one in found if one.code == "BROKER_LOW_ON_SPACE"]
+    found = by_code(replace(seen, broker_reports=tuple(full)))
+    low = found["BROKER_LOW_ON_SPACE"]
     assert low.severity is DEGRADED
     assert low.cause == (
         "The disk of broker 5 (12 of 200 MiB are free) is below its free-space reserve."
     )
-    assert all("broker 5" not in one.cause for one in found if one is not low)
+    assert all("broker 5" not in one.cause for one in found.values() if one is not low)
     alone = replace(seen, broker_reports=tuple(full), brokers=brokers(broker(5)))
-    (down,) = [one for one in diagnose(alone) if one.code == "BROKER_LOW_ON_SPACE"]
+    down = by_code(alone)["BROKER_LOW_ON_SPACE"]
     assert down.severity is DOWN, "every producer is refused"
 
 
@@ -179,11 +182,16 @@ def test_answers_of_another_cluster_are_ignored() -> None:
     assert diagnose(seen) == []
 
 
+def with_stranger(seen: Survey) -> Survey:
+    """The same, but the last node runs with another cluster id."""
+    last = len(seen.nodes)
+    wrong = described(last, "prospective", [], cluster_id="other")
+    asked = AskedNode(endpoint(last), Reach.ANSWERS, wrong, node_id=last)
+    return replace(seen, nodes=(*seen.nodes[:-1], asked))
+
+
 def test_voter_with_another_cluster_id_counts_as_down() -> None:
-    seen = quorum(3)
-    wrong = described(3, "prospective", [voter(one) for one in (1, 2, 3)], cluster_id="other")
-    nodes = (*seen.nodes[:2], AskedNode(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
-    found = only(replace(seen, nodes=nodes), "NODE_OF_OTHER_CLUSTER", DEGRADED)
+    found = only(with_stranger(quorum(3)), "NODE_OF_OTHER_CLUSTER", DEGRADED)
     assert found.cause == (
         f"Node 3 ({endpoint(3)}) runs with cluster id other; the others belong to {CLUSTER}."
     )
@@ -191,25 +199,16 @@ def test_voter_with_another_cluster_id_counts_as_down() -> None:
     assert "cluster.id in its configuration" in found.remedy
 
 
-def test_missing_quorum_is_reported_beside_a_node_of_another_cluster() -> None:
-    seen = quorum(3, 0, {2: Reach.REFUSES})
-    wrong = described(3, "prospective", [], cluster_id="other")
-    nodes = (*seen.nodes[:2], AskedNode(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
-    found = {one.code: one for one in diagnose(replace(seen, nodes=nodes))}
+def test_dead_voter_and_missing_quorum_are_reported_beside_a_node_of_another_cluster() -> None:
+    dead = quorum(5, 1, {4: Reach.REFUSES}, voters={4: {"last_fetch_age_ms": 60_000}})
+    found = by_code(with_stranger(dead))
+    assert set(found) == {"VOTER_DOWN", "NODE_OF_OTHER_CLUSTER"}
+    left = "3 of 5 voters are left"
+    assert found["VOTER_DOWN"].consequence == f"{left}: one more failure stops all writes."
+    assert left in found["NODE_OF_OTHER_CLUSTER"].consequence
+    found = by_code(with_stranger(quorum(3, 0, {2: Reach.REFUSES})))
     assert set(found) == {"NO_QUORUM", "NODE_OF_OTHER_CLUSTER"}
     assert "1 of 3 voters answers, but 2 are needed" in found["NO_QUORUM"].cause
-
-
-def test_dead_voter_is_reported_beside_a_node_of_another_cluster() -> None:
-    seen = quorum(5, 1, {4: Reach.REFUSES}, voters={4: {"last_fetch_age_ms": 60_000}})
-    wrong = described(5, "prospective", [], cluster_id="other")
-    nodes = (*seen.nodes[:4], AskedNode(endpoint(5), Reach.ANSWERS, wrong, node_id=5))
-    found = {one.code: one for one in diagnose(replace(seen, nodes=nodes))}
-    assert set(found) == {"VOTER_DOWN", "NODE_OF_OTHER_CLUSTER"}
-    assert found["VOTER_DOWN"].consequence == (
-        "3 of 5 voters are left: one more failure stops all writes."
-    )
-    assert "3 of 5 voters are left" in found["NODE_OF_OTHER_CLUSTER"].consequence
 
 
 EXPIRED = TlsSeen(T.EXPIRED, "presents a certificate that expired 2026-01-02T03:04:05Z")
@@ -225,7 +224,7 @@ def test_expired_certificate_of_a_node_that_the_leader_still_hears_is_reported()
 
 def test_expired_certificate_of_an_isolated_node_is_reported() -> None:
     away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
-    found = {one.code: one for one in diagnose(behind_tls({3: EXPIRED}, 1, voters={3: away}))}
+    found = by_code(behind_tls({3: EXPIRED}, 1, voters={3: away}))
     assert set(found) == {"CERTIFICATE_EXPIRED", "VOTER_DOWN"}
     assert f"Node 3 gives an unexpected answer ({EXPIRED.text})" in found["VOTER_DOWN"].cause
 
@@ -247,7 +246,7 @@ def test_expired_client_certificate_is_reported() -> None:
 def test_refusing_node_is_reported_beside_those_behind_tls() -> None:
     seen = quorum(2, 0, {1: Reach.OTHER, 2: Reach.REFUSES})
     seen = replace(seen, nodes=(replace(seen.nodes[0], tls=EXPIRED), seen.nodes[1]))
-    found = {one.code: one for one in diagnose(seen)}
+    found = by_code(seen)
     assert set(found) == {"CERTIFICATE_EXPIRED", "NOBODY_ANSWERS"}
     assert (
         found["NOBODY_ANSWERS"].cause
@@ -263,11 +262,6 @@ def test_each_problem_is_one_finding_with_a_next_step(trouble: TlsTrouble) -> No
     assert found.severity is DOWN
     assert found.remedy
     assert found.command
-
-
-def test_serving_brokers_are_not_reported() -> None:
-    seen = quorum(3, brokers=brokers(broker(1), broker(2, state=BrokerState.STOPPING)))
-    assert diagnose(seen) == []
 
 
 def counts(**fields: int) -> dict[str, int]:
@@ -314,19 +308,35 @@ def test_cluster_without_brokers_is_a_notice() -> None:
     assert only(quorum(3, brokers=brokers())).code == "NO_BROKERS"
 
 
-def test_fenced_broker_is_reported_with_its_reason() -> None:
-    away = broker(
-        4,
-        state=BrokerState.INACTIVE,
-        reason="its session has ended",
-        state_age_ms=125_000,
-        last_contact_age_ms=130_000,
-    )
-    found = only(quorum(3, brokers=brokers(broker(1), away)), "BROKER_FENCED", DEGRADED)
-    assert found.cause == (
-        "Broker 4 (127.0.0.1:9194) has been fenced for 2 min: its session has ended;"
-        " last heard from 2 min ago."
-    )
+@pytest.mark.parametrize(
+    ("fields", "since"),
+    [
+        pytest.param(
+            {
+                "reason": "its session has ended",
+                "state_age_ms": 125_000,
+                "last_contact_age_ms": 130_000,
+            },
+            "for 2 min: its session has ended; last heard from 2 min ago.",
+            id="with its reason",
+        ),
+        pytest.param(
+            {"state_age_ms": 3_000, "last_contact_age_ms": -1},
+            "for 3 s.",
+            id="not called unheard once it has expired",
+        ),
+        pytest.param(
+            {"state_age_is_at_least": True, "last_contact_age_ms": -1},
+            "for more than 0 ms; this leader has never heard from it.",
+            id="under an earlier leader",
+        ),
+    ],
+)
+def test_fenced_broker_is_reported(fields: dict[str, Any], since: str) -> None:
+    away = broker(4, state=BrokerState.INACTIVE, **fields)
+    stopping = broker(2, state=BrokerState.STOPPING)
+    found = only(quorum(3, brokers=brokers(broker(1), stopping, away)), "BROKER_FENCED", DEGRADED)
+    assert found.cause == f"Broker 4 (127.0.0.1:9194) has been fenced {since}"
     assert found.command == "raftlog broker run -c FILE"
 
 
@@ -338,17 +348,6 @@ def test_advice_about_a_fenced_broker_never_unregisters_it(cause: Cause) -> None
     assert found.command in ("raftlog broker run -c FILE", "raftlog brokers list")
     assert found.remedy.endswith("docs/operations.md, A broker is fenced.")
     assert ("hangs" in found.remedy) is (cause is Cause.SESSION_TIMED_OUT)
-
-
-def test_expired_broker_is_not_called_unheard() -> None:
-    away = broker(4, state=BrokerState.INACTIVE, state_age_ms=3_000, last_contact_age_ms=-1)
-    assert only(quorum(3, brokers=brokers(away))).cause.endswith("has been fenced for 3 s.")
-
-
-def test_broker_fenced_under_an_earlier_leader_has_no_known_contact() -> None:
-    away = broker(4, state=BrokerState.INACTIVE, state_age_is_at_least=True, last_contact_age_ms=-1)
-    cause = only(quorum(3, brokers=brokers(away))).cause
-    assert "for more than 0 ms; this leader has never heard from it" in cause
 
 
 def test_broker_with_missed_heartbeats_is_reported_before_it_is_fenced() -> None:
