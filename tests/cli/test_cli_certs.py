@@ -1,39 +1,31 @@
 """``raftlog certs``: an authority, certificates that nodes accept, and their inspection."""
 
-import asyncio
+import base64
+import ipaddress
 import os
 import shlex
 import stat
 import tomllib
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from command_lines import Raftlog
 from command_runs import Ran
 from cryptography import x509
-from cryptography.x509.oid import ExtendedKeyUsageOID
-
-from raftlog.identity import NodeRule
-from raftlog.transport.certificates import identity_of
-from raftlog.transport.tls import TlsConfig
-
-import grpc  # isort: skip
-import grpc.aio  # isort: skip
-import base64
-import ipaddress
-from collections.abc import Sequence
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from raftlog.errors import ConfigError
+from raftlog.identity import NodeRule
 from raftlog.node.security.inspection import inspect_certificates
+from raftlog.transport.tls import TlsConfig
 
 RULE = NodeRule.parse("CN=node-{id}")
 NODE = ("--node", 7, "--host", "localhost", "--host", "127.0.0.1", "--host", "[::1]")
-TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -76,13 +68,15 @@ def test_keys_and_authority_are_readable_by_the_owner_only(raftlog: Raftlog, pki
     }
 
 
-def test_empty_directory_becomes_private(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_certificate_does_not_outlive_its_authority(raftlog: Raftlog, tmp_path: Path) -> None:
     (tmp_path / "pki").mkdir(mode=0o755)
     raftlog.succeed("certs init --days 2", tmp_path / "pki", "--name", "Ours")
-    assert mode_of(tmp_path / "pki") == 0o700
-    made = certificate(tmp_path / "pki" / "ca.pem")
-    assert made.subject.rfc4514_string() == made.issuer.rfc4514_string() == "CN=Ours"
-    assert (made.not_valid_after_utc - made.not_valid_before_utc).days == 2
+    assert mode_of(tmp_path / "pki") == 0o700, "an empty directory becomes private"
+    raftlog.succeed("certs issue", tmp_path / "pki", "--client", "a")
+    authority, issued = (certificate(tmp_path / "pki" / f"{one}.pem") for one in ("ca", "client-a"))
+    assert authority.subject.rfc4514_string() == authority.issuer.rfc4514_string() == "CN=Ours"
+    assert (authority.not_valid_after_utc - authority.not_valid_before_utc).days == 2
+    assert issued.not_valid_after_utc == authority.not_valid_after_utc
 
 
 def test_authority_is_never_replaced(raftlog: Raftlog, pki: Path) -> None:
@@ -116,52 +110,13 @@ def test_issued_certificates_have_the_right_names_and_usages(raftlog: Raftlog, p
     assert row["names"] == ["DNS:localhost", "IP:127.0.0.1", "IP:::1"]
     assert (row["nodes"], row["usages"]) == ([7], ["serverAuth", "clientAuth"])
     assert (row["validity"], row["days_left"]) == ("valid", 29)
-
-
-def test_certificate_does_not_outlive_its_authority(raftlog: Raftlog, tmp_path: Path) -> None:
-    raftlog("certs init --days 3", tmp_path / "pki")
-    raftlog.succeed("certs issue", tmp_path / "pki", "--client", "a")
-    ends = [certificate(tmp_path / "pki" / f"{name}.pem") for name in ("ca", "client-a")]
-    assert ends[0].not_valid_after_utc == ends[1].not_valid_after_utc
+    tls_of(pki, "node-7").check()
+    with pytest.raises(ConfigError, match="lacks the extended key usage serverAuth"):
+        tls_of(pki, "client-alice@example.org").check()
 
 
 def tls_of(pki: Path, name: str) -> TlsConfig:
     return TlsConfig(pki / f"{name}.pem", pki / f"{name}.key", pki / "ca.pem")
-
-
-async def seen_by_a_server(server: TlsConfig, client: TlsConfig, host: str) -> list[bool]:
-    """Return whether a server with one certificate accepts the other as node 7."""
-
-    async def answer(_: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        seen = identity_of(context)
-        return bytes([RULE.is_node(seen), RULE.admits(seen, 7)])
-
-    handler = grpc.method_handlers_generic_handler(
-        "test", {"Ask": grpc.unary_unary_rpc_method_handler(answer)}
-    )
-    listening = grpc.aio.server()
-    listening.add_generic_rpc_handlers((handler,))
-    port = listening.add_secure_port("127.0.0.1:0", server.server_credentials())
-    await listening.start()
-    try:
-        address = f"{host}:{port}"
-        async with grpc.aio.secure_channel(address, client.channel_credentials()) as channel:
-            reply = await channel.unary_unary("/test/Ask")(b"", timeout=TIMEOUT_S)
-    finally:
-        await listening.stop(None)
-    return [bool(one) for one in reply]
-
-
-def test_issued_certificates_complete_a_handshake(raftlog: Raftlog, pki: Path) -> None:
-    raftlog("certs issue", pki, *NODE)
-    raftlog("certs issue", pki, "--client", "alice")
-    node, person = tls_of(pki, "node-7"), tls_of(pki, "client-alice")
-    assert asyncio.run(seen_by_a_server(node, node, "127.0.0.1")) == [True, True]
-    assert asyncio.run(seen_by_a_server(node, person, "localhost")) == [False, False]
-    # A person is not a server.
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        asyncio.run(seen_by_a_server(person, node, "127.0.0.1"))
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_paths_are_not_wrapped_on_a_narrow_terminal(

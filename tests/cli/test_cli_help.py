@@ -177,12 +177,15 @@ def test_building_the_command_line_twice_adds_nothing() -> None:
 def declarations(path: Path) -> Iterator[str]:
     """Yield the options and arguments that a module declares, in words: names and help."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.Call):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
             continue
-        function, arguments = ast.unparse(node.func), [ast.unparse(one) for one in node.args]
+        function = ast.unparse(node.func)
+        if function not in {"opt", "arg", "typer.Option", "typer.Argument"}:
+            continue
+        arguments = [ast.unparse(one) for one in node.args]
         if function in {"opt", "arg"}:
             yield ": ".join(arguments)
-        elif function in {"typer.Option", "typer.Argument"} and arguments:
+        elif arguments:
             said = {one.arg: ast.unparse(one.value) for one in node.keywords}
             yield f"{', '.join(arguments)}: {said.get('help')}"
 

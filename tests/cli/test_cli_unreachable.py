@@ -16,7 +16,7 @@ from raftlog.client.quorum_queries import cluster_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
-TIMEOUT_S = 0.5
+TIMEOUT_S = 0.2
 
 COMMANDS = [
     ("quorum describe", "controller"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from command_lines import Raftlog
 from command_runs import run_text
 
 from raftlog.cli import built_in, completion
@@ -44,9 +45,6 @@ def test_help_sections_and_commands_match() -> None:
 
 
 def test_version_imports_neither_typer_nor_grpc() -> None:
-    out, packages = run("--version")
-    assert out.startswith("raftlog ")
-    assert not packages & {"typer", "grpc", "structlog", "rich"}
     out, packages = run("--version", "--json")
     assert set(json.loads(out)) == {"version", "commit", "python", "codec"}
     assert not packages & {"typer", "grpc", "structlog", "rich"}
@@ -128,18 +126,16 @@ def as_module(*arguments: str) -> subprocess.CompletedProcess[str]:
     return run_text(["bash", "-c", f"{line}; exit $?"], timeout=60)
 
 
-@pytest.mark.parametrize("arguments", ["topics list", "quorum describe", ""])
-def test_usage_names_the_module_when_it_was_run_as_one(arguments: str) -> None:
-    said = as_module(*arguments.split(), "--help").stdout
-    assert said.startswith(
-        f"Usage: {' '.join(['python -m raftlog', *arguments.split()])} [OPTIONS]"
-    )
+def test_usage_names_the_module_when_it_was_run_as_one() -> None:
+    for arguments in ([], ["topics", "list"]):
+        line = " ".join(["python -m raftlog", *arguments])
+        assert as_module(*arguments, "--help").stdout.startswith(f"Usage: {line} [OPTIONS]")
     assert "python -m raftlog --help" in as_module("nope").stderr
 
 
 def test_module_exits_like_the_script() -> None:
     script = Path(sys.executable).with_name("raftlog")
-    for arguments in (["--version"], ["topics", "list", "--nope"], ["config", "check", "/none"]):
+    for arguments in (["--version"], ["config", "check", "/none"]):
         expected = run_text([script, *arguments])
         ran = as_module(*arguments)
         assert ran.returncode == expected.returncode
@@ -164,12 +160,16 @@ def completed(words: str, **variables: str) -> tuple[list[str], set[str]]:
     return out.split(), packages
 
 
-def test_first_words_and_commands_of_a_group_are_completed() -> None:
+def test_words_are_completed_by_their_command_alone() -> None:
     names, _ = completed("raftlog ")
     assert set(names) == {name for name in built_in.BY_NAME if " " not in name}
-    names, packages = completed("raftlog cluster ")
-    assert {*names} >= {"describe", "features", "loglevel", "perf"}
-    assert "grpc" not in packages
+    for words, some in (
+        ("raftlog cluster ", {"describe", "features", "loglevel", "perf"}),
+        ("raftlog configs alter topic orders --set retention.m", {"retention.ms="}),
+    ):
+        names, packages = completed(words)
+        assert {*names} >= some
+        assert not packages & {"numpy", "pyarrow", "grpc", "structlog", "rich"}
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,14 @@ def test_first_words_and_commands_of_a_group_are_completed() -> None:
         "topics create t --config retention.m": "retention.ms=",
     }.items(),
 )
-def test_word_is_completed_by_its_command_alone(words: str, names: str) -> None:
-    found, packages = completed(f"raftlog {words}")
-    assert found == names.split()
-    assert not packages & {"numpy", "pyarrow", "grpc", "structlog", "rich"}
+def test_word_is_completed(
+    words: str, names: str, monkeypatch: pytest.MonkeyPatch, raftlog: Raftlog
+) -> None:
+    monkeypatch.setattr("typer._click.utils._detect_program_name", lambda: "raftlog")
+    monkeypatch.setenv(completion.ASKED, "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"raftlog {words}")
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ") + 1))
+    assert raftlog().out.split() == names.split()
 
 
 def test_keys_of_a_history_are_those_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:

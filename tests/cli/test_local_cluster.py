@@ -113,13 +113,8 @@ def test_free_ports_exclude_those_of_previous_calls_and_other_processes(
         other.communicate("\n")
     used = [port + lane for ports in taken for port in ports for lane in (0, LANE_PORT_OFFSET)]
     assert len(set(used)) == 600
-
-
-def test_free_ports_are_different_and_free() -> None:
-    ports = free_ports(20)
-    assert len(set(ports)) == 20
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", ports[0]))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", taken[-1][0]))
 
 
 def test_node_that_exits_at_once_is_reported_with_its_log(tmp_path: Path) -> None:

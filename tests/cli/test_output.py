@@ -289,7 +289,7 @@ def test_command_ends_when_its_reader_is_gone_and_is_not_undone(
     assert ended(running, unread) == (code, "")
 
 
-@pytest.mark.parametrize("program", ["raftlog --help", "raftlog topics --help", "raftlog local"])
+@pytest.mark.parametrize("program", ["raftlog", "raftlog topics"])
 def test_unread_help_is_not_reported_as_a_refusal(program: str, unread: int) -> None:
     words = [sys.executable, "-m", *program.split(), "--help"]
     done = subprocess.run(
@@ -347,13 +347,12 @@ def test_output_lost_to_a_closed_descriptor_fails(tmp_path: Path, running: str, 
     assert (done.returncode, done.stderr) == (code, said if code == UNREAD else "")
 
 
-@pytest.mark.parametrize("home", ["/dev/null", "/proc/none"])
-def test_failed_completion_install_is_reported_in_one_line(home: str) -> None:
+def test_failed_completion_install_is_reported_in_one_line() -> None:
     # The command looks for the shell among the processes above it: here it is one for sure.
     done = run_text(
         ["bash", "-c", f"{sys.executable} -m raftlog --install-completion; exit $?"],
         timeout=PATIENCE_S,
-        env={**os.environ, "HOME": home},
+        env={**os.environ, "HOME": "/dev/null"},
     )
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert done.stderr.startswith(
