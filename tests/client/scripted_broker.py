@@ -56,6 +56,13 @@ class Scripted:
             response.write.CopyFrom(self.result())
         return pb.BrokerResponse(write=response)
 
+    def reply(self, request: pb.BrokerRequest) -> None:
+        """Answer a request that a test has held back."""
+        response = self(request)
+        assert response is not None
+        response.correlation_id = request.correlation_id
+        self.server.links[0].send(response)
+
     def read(self, request: pb.BrokerRequest) -> pb.BrokerResponse:
         if request.metadata.cursor == "~":
             return pb.BrokerResponse(metadata=pb.MetadataResponse())  # It learns the brokers.

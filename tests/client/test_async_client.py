@@ -187,10 +187,7 @@ async def test_outcome_that_arrives_shortly_after_the_deadline_is_reported(
     await asyncio.sleep(1.0 + late_s)
     broker.server.answer = broker
     for request in held:
-        response = broker(request)
-        assert response is not None
-        response.correlation_id = request.correlation_id
-        broker.server.links[0].send(response)
+        broker.reply(request)
     if known:
         assert (await call).offset > 0
     else:
@@ -243,24 +240,11 @@ def test_unknown_option_is_reported() -> None:
         raftlog.AsyncClient("a:1", api_key="x")  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "1",
-        "1-2",
-        "a-b-c",
-        "1-2-3-4-5",
-        "1-2--3",
-        "-1-2-3",
-        "1-2-3\n",
-        "1" * 30 + "-2-3",
-        "1.2.3",
-    ],
-)
-def test_token_is_validated_on_input(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a token"):
-        raftlog.Token.parse(text)
+def test_token_is_validated_on_input() -> None:
+    wrong = ["", "1", "1-2", "a-b-c", "1-2-3-4-5", "1-2--3", "-1-2-3", "1-2-3\n", "1.2.3"]
+    for text in [*wrong, "1" * 30 + "-2-3"]:
+        with pytest.raises(ValueError, match="is not a token"):
+            raftlog.Token.parse(text)
 
 
 def test_token_survives_serialization_as_text() -> None:

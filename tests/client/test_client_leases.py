@@ -116,11 +116,7 @@ async def test_lease_time_counts_from_the_sent_request(client: SimClient, broker
     granting = asyncio.ensure_future(client.leases.grant(4.0))
     await asyncio.sleep(2.5)
     broker.server.answer = broker
-    for request in held[:1]:
-        response = broker(request)
-        assert response is not None
-        response.correlation_id = request.correlation_id
-        broker.server.links[0].send(response)
+    broker.reply(held[0])
     lease = await granting
     broker.silent = True
     assert lease.is_held
@@ -138,11 +134,8 @@ async def test_late_confirmation_counts_from_its_request(client: SimClient, brok
     broker.server.answer = broker
     await asyncio.sleep(0.4)
     (asked,) = [one for one in held if one.write.HasField("keep_lease_alive")]
-    response = broker(asked)
-    assert response is not None
-    response.correlation_id = asked.correlation_id
+    broker.reply(asked)
     broker.silent = True
-    broker.server.links[0].send(response)
     await asyncio.sleep(0.1)
     assert lease.remaining_s == pytest.approx(sent_at + 8.0 - client.world.loop.time(), abs=0.01)
     await lease.wait_lost()
@@ -164,10 +157,7 @@ async def test_confirmation_after_a_lost_lease_is_ignored(
     await asyncio.sleep(0.25)
     lease._until = client.world.loop.time()
     (asked,) = [one for one in held if one.write.HasField("keep_lease_alive")]
-    response = broker(asked)
-    assert response is not None
-    response.correlation_id = asked.correlation_id
-    broker.server.links[0].send(response)
+    broker.reply(asked)
     await asyncio.sleep(0.05)
     assert not lease.is_held
     assert lease._until <= until + 0.1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from client_world import Server, World, simulate
-from scenarios import failure
+from scenarios import failure, simulated
 
 from raftlog import batch
 from raftlog.batch import RecordData
@@ -155,6 +155,7 @@ async def test_broken_link_is_replaced_and_the_read_continues() -> None:
     assert transport.dialled == ["a", "b"]
 
 
+@simulated
 async def test_unreachable_address_is_skipped() -> None:
     transport = FakeTransport(b=leader(CHUNKS))
     assert (await reader(transport, "a", "b").info()).high_watermark == 9
@@ -177,6 +178,7 @@ async def test_other_errors_are_raised_unchanged() -> None:
     assert caught.code is ErrorCode.INCONSISTENT_GENERATION
 
 
+@simulated
 async def test_log_reader_raises_when_nobody_leads_in_time() -> None:
     log = reader(FakeTransport(a=refuse(ErrorCode.NOT_CONTROLLER)), "a", timeout_s=0.05)
     with pytest.raises(ApiError, match="no active controller answered in time; tried a") as caught:
@@ -215,6 +217,7 @@ async def test_error_below_the_log_start_names_it_and_the_snapshot() -> None:
     [{}, {"a": never, "b": never}, {"a": never, "refusing": "b"}],
     ids=["none", "two silent", "one silent, one refusing"],
 )
+@simulated
 async def test_dead_nodes_leave_time_for_the_leader(dead: dict[str, Any]) -> None:
     """[Two of three nodes hang; a reader gave all of it to the first.]"""
     transport = FakeTransport(c=leader(CHUNKS), **dead)
@@ -235,11 +238,13 @@ async def test_log_reader_fails_at_once_when_all_refuse_it() -> None:
     assert (await asyncio.wait_for(log.info(), 5)).address == "b"
 
 
+@simulated
 async def test_refused_connection_costs_no_wait() -> None:
     async with asyncio.timeout(0.5):
         await reader(FakeTransport("ab", c=leader(CHUNKS)), "a", "b", "c", timeout_s=30.0).info()
 
 
+@simulated
 async def test_log_reader_error_names_each_address_and_reason() -> None:
     transport = FakeTransport("b", a=never)
     with pytest.raises(ApiError, match=r"tried a, b: .*b UNAVAILABLE: Connection refused"):
@@ -292,6 +297,7 @@ async def test_committed_image_resumes_or_restarts_when_the_log_start_has_passed
     assert log.begun_at[3:] == [5, 0]
 
 
+@simulated
 async def test_footer_takes_two_requests_whatever_the_size_of_the_snapshot() -> None:
     builder = ImageBuilder(Image())
     for number in range(50):
