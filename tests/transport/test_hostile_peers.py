@@ -374,7 +374,7 @@ async def test_connections_of_one_address_are_bounded_and_freed(world: World) ->
 @scenario(run_real, replace(LIMITS, max_streams_per_connection=200))
 async def test_calls_of_one_connection_do_not_wait_for_those_of_another(world: World) -> None:
     order = list[str]()
-    handlers = [costly_calls(0.01, order)]
+    handlers = [costly_calls(0.004, order)]
     listener = await world.server.listen(world.bind, {}, extra_handlers=handlers)
     name = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
     async with (

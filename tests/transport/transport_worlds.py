@@ -139,3 +139,12 @@ async def connect(world: World, server: Recorder, client: Recorder) -> tuple[Any
     # The server has sent its metadata, which opens the client's link, before it accepts its own.
     await until(lambda: client.links and server.links)
     return listener, dialer
+
+
+async def connected(
+    world: World, on_received: Callable[[Link, Sequence[Any]], None] | None = None
+) -> tuple[Recorder, Recorder]:
+    """Return the recorders of a server, with this callback, and of its connected client."""
+    server, client = Recorder(on_received), Recorder()
+    await connect(world, server, client)
+    return server, client
