@@ -274,6 +274,14 @@ class Load:
 
         await until_true(written, f"{count} more writes are acknowledged")
 
+    async def led_by_another(self, epoch: int) -> float:
+        """Wait for an acknowledged write of a later epoch; return the seconds it took."""
+
+        async def led() -> bool:
+            return self.epoch > epoch
+
+        return await until_true(led, "a write is acknowledged in a new epoch")
+
     async def stop(self) -> None:
         """Stop, and finish the write under way."""
         self._stopping = True

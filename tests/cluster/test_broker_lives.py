@@ -46,6 +46,14 @@ def broker(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:
     return dict(found)
 
 
+def is_back_at_once(cluster: LocalCluster, before: dict[str, Any]) -> None:
+    cluster.start("broker-2")
+    cluster.wait_ready(["broker-2"], BACK_WITHIN_S)
+    back = broker(cluster, 2)
+    assert back["state"] == "active"
+    assert back["epoch"] > before["epoch"]
+
+
 @pytest.mark.nightly
 def test_stopped_broker_leaves_in_order_and_is_back_at_once(cluster: LocalCluster) -> None:
     before = broker(cluster, 2)
@@ -56,11 +64,7 @@ def test_stopped_broker_leaves_in_order_and_is_back_at_once(cluster: LocalCluste
     last = cluster.log_path("broker-2").read_text().splitlines()[-1]
     says(last, "broker stopped", "controlled shutdown")
     assert broker(cluster, 3)["leader_count"] == 4
-    cluster.start("broker-2")
-    cluster.wait_ready(["broker-2"], BACK_WITHIN_S)
-    back = broker(cluster, 2)
-    assert back["state"] == "active"
-    assert back["epoch"] > before["epoch"]
+    is_back_at_once(cluster, before)
 
 
 @pytest.mark.nightly
@@ -70,11 +74,7 @@ def test_killed_broker_is_back_at_once_by_its_process_proof(cluster: LocalCluste
     assert cluster.wait_gone("broker-2")
     # Its session is long, and goes on whether it is fenced or not.
     assert broker(cluster, 2)["last_contact_age_ms"] is not None
-    cluster.start("broker-2")
-    cluster.wait_ready(["broker-2"], BACK_WITHIN_S)
-    back = broker(cluster, 2)
-    assert back["state"] == "active"
-    assert back["epoch"] > before["epoch"]
+    is_back_at_once(cluster, before)
 
 
 @pytest.mark.nightly

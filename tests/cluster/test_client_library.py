@@ -64,18 +64,6 @@ def test_programs_of_the_documents_run(cluster: LocalCluster) -> None:
     assert sorted(said[6:]) == [f"{number} {end}" for number in range(3)]
 
 
-@pytest.mark.parametrize("name", ["ensure_topics.py", "watch_configs.py"])
-def test_example_program_runs(name: str, cluster: LocalCluster) -> None:
-    """All of them: test_examples.py, at night."""
-    example = (ROOT / "examples" / name).read_text()
-    brokers = ",".join(node.endpoint for node in cluster.brokers)
-    assert (
-        run(example, brokers)
-        .splitlines()[-1]
-        .startswith(("ensured.audit: created", "continue later"))
-    )
-
-
 def test_unresponsive_leader_raises_an_error(cluster: LocalCluster) -> None:
     name = cluster.brokers[1].name
     with raftlog.Client(cluster.brokers[0].endpoint) as client:

@@ -103,11 +103,7 @@ async def test_leader_with_a_hanging_disk_is_replaced_and_follows(cluster: BadDi
         epoch, load.longest_gap_s = load.epoch, 0.0
         cluster.hang_file(leader.name).touch()
         hung_at = asyncio.get_running_loop().time()
-
-        async def led_by_another() -> bool:
-            return load.epoch > epoch
-
-        took_s = await until_true(led_by_another, "a write is acknowledged in a new epoch")
+        took_s = await load.led_by_another(epoch)
         await load.more(200)
         print(
             f"writes went on {took_s:.2f} s after the disk hung; the longest gap was"

@@ -49,11 +49,7 @@ async def test_stopped_leader_transfers_its_leadership(cluster: LocalCluster) ->
         epoch, load.longest_gap_s = load.epoch, 0.0
         assert cluster.kill(leader.name, signal.SIGTERM)
         await load.more(200)
-
-        async def led_by_another() -> bool:
-            return load.epoch > epoch
-
-        await until_true(led_by_another, "a write is acknowledged in a new epoch")
+        await load.led_by_another(epoch)
         await load.more(100)
         await load.stop()
     assert load.unknown == [], (

@@ -69,6 +69,13 @@ def found(response: broker_pb2.BrokerResponse) -> int:
     return int(configs[0].value) if configs and not configs[0].is_default else -1
 
 
+async def strictly(client: BrokerClient) -> int:
+    """Return what a client without a token reads strictly."""
+    client.forget()
+    mode = broker_pb2.STRICT
+    return found(await client.read(value("strict"), mode=mode, timeout_s=2.0))
+
+
 async def write_on(client: BrokerClient, key: str, stop: asyncio.Event, acks: Any) -> list[int]:
     """Count up in one key until stopped; return the acknowledged counts."""
     done = [-1]
@@ -114,23 +121,17 @@ def test_strict_reads_miss_nothing_while_a_broker_oversleeps(cluster: LocalClust
             acknowledged = -1
             strict: dict[str, Any] = {"mode": broker_pb2.STRICT, "timeout_s": PATIENCE_S}
 
-            async def count(upto: int) -> None:
+            async def write() -> None:
                 nonlocal acknowledged
+                more = setting("strict", str(acknowledged + 1))
+                await writer.write(more, acks=VISIBLE, timeout_s=PATIENCE_S)
+                acknowledged += 1
+
+            async def count(upto: int) -> None:
                 while acknowledged < upto:
-                    await writer.write(
-                        setting("strict", str(acknowledged + 1)), acks=VISIBLE, timeout_s=PATIENCE_S
-                    )
-                    acknowledged += 1
+                    await write()
                     # Another client, without a token, at whichever broker's turn it is.
-                    reader.forget()
-                    assert (
-                        found(
-                            await reader.read(
-                                value("strict"), mode=broker_pb2.STRICT, timeout_s=2.0
-                            )
-                        )
-                        >= acknowledged
-                    )
+                    assert await strictly(reader) >= acknowledged
 
             await count(30)
             about = (await at_sleeper.read(broker_pb2.DescribeBrokerRequest())).describe_broker
@@ -139,10 +140,7 @@ def test_strict_reads_miss_nothing_while_a_broker_oversleeps(cluster: LocalClust
             # Asked while it sleeps; it answers when it wakes, and then knows more than it did.
             asleep = asyncio.create_task(at_sleeper.read(value("strict"), **strict))
             await asyncio.sleep(0.2)
-            await writer.write(
-                setting("strict", str(acknowledged + 1)), acks=VISIBLE, timeout_s=PATIENCE_S
-            )
-            acknowledged += 1
+            await write()
             before = acknowledged
             assert cluster.kill(sleeper, signal.SIGCONT)
             # Or it was fenced meanwhile, and says so.
@@ -152,15 +150,7 @@ def test_strict_reads_miss_nothing_while_a_broker_oversleeps(cluster: LocalClust
                 )
 
             async def strict_again() -> bool:
-                at_sleeper.forget()
-                assert (
-                    found(
-                        await at_sleeper.read(
-                            value("strict"), mode=broker_pb2.STRICT, timeout_s=2.0
-                        )
-                    )
-                    >= before
-                )
+                assert await strictly(at_sleeper) >= before
                 return True
 
             await until_true(strict_again, "the sleeper reads strictly again")
