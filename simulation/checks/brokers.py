@@ -7,13 +7,13 @@ later one. I10 (``states``) checks its state.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from raftlog.metadata.control_records import NO_GENERATION
-from raftlog.metadata.records import Record, RecordType
+from raftlog.metadata.records import RecordType
 from simulation.checks.api import BrokerView, Checker, fail, present
 from simulation.checks.golden import Standing
 from simulation.checks.ledger import Ledger
-from simulation.checks.node_log import Logged
 
 
 @dataclass(slots=True)
@@ -35,7 +35,8 @@ class Brokers(Checker):
         self._seen: dict[str, _Seen] = {}
         self.repeatable = 0
         """Number of looks at which a broker could answer repeatable reads."""
-        ledger.golden.listeners.append(self._committed)
+        ledger.golden.on(self._led, RecordType.PARTITION)
+        ledger.golden.on(self._changed, RecordType.PARTITION_CHANGE)
 
     def broker_started(self, host: BrokerView) -> None:
         self._seen[host.name] = _Seen()
@@ -82,11 +83,10 @@ class Brokers(Checker):
             standing = before
         return standing
 
-    def _committed(self, logged: Logged, records: list[Record]) -> None:
-        for record in records:
-            if record.type == RecordType.PARTITION or (
-                record.type == RecordType.PARTITION_CHANGE and record.message.HasField("leader")
-            ):
-                leader = record.message.leader
-                if leader >= 0 and self._golden.standing(leader).fenced:
-                    fail(f"I16: {logged.header.base_offset} lets fenced broker {leader} lead")
+    def _changed(self, message: Any, offset: int, epoch: int) -> None:
+        if message.HasField("leader"):
+            self._led(message, offset, epoch)
+
+    def _led(self, message: Any, offset: int, epoch: int) -> None:
+        if message.leader >= 0 and self._golden.standing(message.leader).fenced:
+            fail(f"I16: {offset} lets fenced broker {message.leader} lead")

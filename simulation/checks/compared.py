@@ -1,18 +1,17 @@
 """Compare-and-set on configs and keys (I30).
 
-* In the log, the value right before a success is the expected one.
-* A definitely refused change is not in the log, and between its begin and answer the value once
+* Right before a successful change, the log has the value that the client expected.
+* A refused change is not in the log, and at some time between request and response the value
   differed from the expected one.
-* What is committed was requested, and executed once.
+* Every committed change was requested, and is in the log once.
 """
 
 from bisect import bisect_right
 from typing import Any
 
-from raftlog.metadata.records import Record, RecordType
+from raftlog.metadata.records import RecordType
 from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.ledger import Ledger
-from simulation.checks.node_log import Logged
 
 CLIENT_METRICS = 16
 _UNDONE = "INVALID_UPDATE_VERSION"
@@ -20,7 +19,9 @@ _NOTHING = -1
 
 
 class _History:
-    """Values of a key from each offset on: its offset (-1: deleted), or a config's value."""
+    """The states of one key, in order. A state is what clients compare: the offset of a key (-1 if
+    it is deleted), or the value of a config.
+    """
 
     def __init__(self, at_first: Any) -> None:
         self.offsets = [-1]
@@ -31,7 +32,7 @@ class _History:
         return self.states[bisect_right(self.offsets, offset - 1) - 1]
 
     def between(self, first: int, last: int) -> list[Any]:
-        """Return the states after these offsets, both ends included."""
+        """Return the states from offset ``first`` to ``last``, inclusive."""
         low, high = bisect_right(self.offsets, first) - 1, bisect_right(self.offsets, last)
         return self.states[low:high]
 
@@ -43,29 +44,26 @@ class Compared(Checker):
         self._golden = ledger.golden
         self._histories: dict[str, _History] = {}
         self._begun: dict[int, int] = {}
-        """Number of an operation -> the last offset that was committed when it began."""
+        """Operation's number -> last committed offset when the operation began."""
         self._failed: list[Operation] = []
         self._asked: dict[str, set[str]] = {}
         self.done = self.undone = 0
-        ledger.golden.listeners.append(self._committed)
+        ledger.golden.on(self._key, RecordType.KEY_VALUE)
+        ledger.golden.on(self._config, RecordType.CONFIG)
 
-    def _committed(self, logged: Logged, records: list[Record]) -> None:
-        for offset, record in enumerate(records, logged.header.base_offset):
-            message = record.message
-            if record.type == RecordType.KEY_VALUE and message.key.startswith("compared/"):
-                value = message.value.decode() if message.HasField("value") else None
-                state: Any = _NOTHING if value is None else offset
-                self._note(f"kv:{message.key}", offset, state, value)
-            elif record.type == RecordType.CONFIG and message.resource_name.startswith("compared-"):
-                value = message.value if message.HasField("value") else None
-                self._note(f"config:{message.resource_name}", offset, value, value)
+    def _key(self, message: Any, offset: int, epoch: int) -> None:
+        if message.key.startswith("compared/"):
+            value = message.value.decode() if message.HasField("value") else None
+            state = _NOTHING if value is None else offset
+            self._note(f"kv:{message.key}", offset, state, value)
+
+    def _config(self, message: Any, offset: int, epoch: int) -> None:
+        if message.resource_name.startswith("compared-"):
+            value = message.value if message.HasField("value") else None
+            self._note(f"config:{message.resource_name}", offset, value, value)
 
     def _of(self, key: str) -> _History:
-        history = self._histories.get(key)
-        if history is None:
-            at_first = _NOTHING if key.startswith("kv:") else None
-            history = self._histories[key] = _History(at_first)
-        return history
+        return self._histories.setdefault(key, _History(_NOTHING if key[:3] == "kv:" else None))
 
     def _note(self, key: str, offset: int, state: Any, value: str | None) -> None:
         history = self._of(key)
@@ -100,10 +98,8 @@ class Compared(Checker):
     def _check_done(self, history: _History, operation: Operation) -> None:
         offset = operation.offset
         if operation.value and history.values.get(operation.value) != offset:
-            fail(
-                f"I30: {operation.client} was told that {operation.key} is {operation.value} at"
-                f" {offset}; the log has that at {history.values.get(operation.value)}"
-            )
+            there = history.values.get(operation.value)
+            fail(f"I30: {operation.key}={operation.value}, answered at {offset}, is at {there}")
         found = history.before(offset)
         if found != operation.expected:
             fail(f"I30: {operation.key}, expected {operation.expected}, was {found} at {offset}")

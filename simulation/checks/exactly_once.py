@@ -1,24 +1,26 @@
-"""Exactly-once writes: no duplicates, no phantoms, and their order (I14).
+"""Exactly-once writes (I14). Config writes have unique values, so the log shows each execution.
 
-Each config write has a unique value, so the log shows how often it was executed. *ok*: once;
-failed: never; unknown: at most once, whatever the retries. A record without a request is a phantom.
-Topic creations and deletions are counted by name. Two batches of one (client id, sequence) are one
-write executed twice. A write that returned before another was invoked precedes it.
+* one after a success, none after an error, at most one if the outcome is unknown;
+* none without a request, and no two batches with the same client id and sequence number;
+* a write that was answered before another one began precedes it.
+
+Creations and deletions of topics are counted by name.
 """
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
+from typing import Any
 
 from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import CLIENT_METRICS, CONFIG_KEY, TOPIC_KINDS
 from simulation.checks.node_log import Logged
+from simulation.checks.strict import Floors
 
 
 @dataclass(slots=True)
 class _Count:
-    """Calls of one kind on one topic, and the number of their records in the log."""
+    """The requests to create, or to delete, one topic, and the number of such records."""
 
     calls: list[Operation] = field(default_factory=list)
     committed: int = 0
@@ -34,9 +36,12 @@ class ExactlyOnce(Checker):
         self._topics: dict[tuple[str, str], _Count] = {}
         self._topic_names: dict[bytes, str] = {}
         self._sequences: dict[tuple[int, int], int] = {}
-        self._returned: tuple[list[float], list[int]] = [], []
-        """Times at which the highest answered offset rose, and its values."""
+        self._returned = Floors()
+        """Highest offset of the writes that were answered, by time."""
         ledger.golden.listeners.append(self._batch_committed)
+        ledger.golden.on(self._config, RecordType.CONFIG)
+        ledger.golden.on(self._topic_created, RecordType.TOPIC)
+        ledger.golden.on(self._topic_deleted, RecordType.REMOVE_TOPIC)
 
     def looked_at(self) -> dict[str, int]:
         return {
@@ -65,10 +70,7 @@ class ExactlyOnce(Checker):
             return
         if offset is None:
             fail(f"I14: {_name(operation)} is answered as written, and is not in the committed log")
-        times, offsets = self._returned
-        if not offsets or offset > offsets[-1]:
-            times.append(operation.returned_at)
-            offsets.append(offset)
+        self._returned.raise_to(offset, operation.returned_at)
 
     def _batch_committed(self, logged: Logged, records: list[Record]) -> None:
         header = logged.header
@@ -79,20 +81,11 @@ class ExactlyOnce(Checker):
                     f"I14: write {header.sequence} of client {header.client_id} is in the log"
                     f" twice, at {at} and {header.base_offset}"
                 )
-        for index, record in enumerate(records):
-            message = record.message
-            if record.type == RecordType.CONFIG:
-                if (
-                    message.resource_type == CLIENT_METRICS
-                    and message.name == CONFIG_KEY
-                    and message.HasField("value")
-                ):
-                    self._written(message.resource_name, message.value, header.base_offset + index)
-            elif record.type == RecordType.TOPIC:
-                self._topic_names[message.topic_id] = message.name
-                self._topic("create_topic", message.name, header.base_offset)
-            elif record.type == RecordType.REMOVE_TOPIC:
-                self._topic("delete_topic", self._topic_names[message.topic_id], header.base_offset)
+
+    def _config(self, message: Any, offset: int, epoch: int) -> None:
+        is_client = (message.resource_type, message.name) == (CLIENT_METRICS, CONFIG_KEY)
+        if is_client and message.HasField("value"):
+            self._written(message.resource_name, message.value, offset)
 
     def _written(self, key: str, value: str, offset: int) -> None:
         operation = self._writes.get((key, value))
@@ -103,10 +96,15 @@ class ExactlyOnce(Checker):
             fail(f"I14: {_name(operation)} is in the log twice, at {at} and {offset}")
         if operation.outcome == "failed":
             fail(f"I14: {_name(operation)} has failed with {operation.error}, and is at {offset}")
-        times, offsets = self._returned
-        before = bisect_left(times, operation.invoked_at)
-        if before and offsets[before - 1] > offset:
-            fail(f"I14: {_name(operation)} is at {offset}, after {offsets[before - 1]} returned")
+        if (before := self._returned.at(operation.invoked_at)) > offset:
+            fail(f"I14: {_name(operation)} is at {offset}, after {before} returned")
+
+    def _topic_created(self, message: Any, offset: int, epoch: int) -> None:
+        self._topic_names[message.topic_id] = message.name
+        self._topic("create_topic", message.name, offset)
+
+    def _topic_deleted(self, message: Any, offset: int, epoch: int) -> None:
+        self._topic("delete_topic", self._topic_names[message.topic_id], offset)
 
     def _topic(self, kind: str, name: str, offset: int) -> None:
         count = self._topics.get((kind, name))

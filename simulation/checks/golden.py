@@ -1,6 +1,6 @@
-"""The committed log, collected and folded once, and queried by all checkers: state hashes, configs,
-unfenced brokers and voter sets by offset. Configs and registrations are read from the records, not
-from the fold under test.
+"""The committed log and, by offset, the state hashes, configs, registrations and voter sets that
+follow from it. All checkers compare nodes with it. Configs and registrations are read from the
+records, not from raftlog's own fold.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,10 +19,14 @@ from simulation.checks.api import BrokerView, CheckFailedError, fail
 from simulation.checks.node_log import Logged, LogHashes
 
 BatchListener = Callable[[Logged, list[Record]], None]
+Note = Callable[[Any, int, int], None]
+"""Called with a record's message, its offset, and the epoch of its batch."""
 
 
 class Standing(NamedTuple):
-    """Registration of a broker from ``offset`` on. ``broker_epoch`` -1: not registered."""
+    """The state of a broker's registration from ``offset`` on. ``broker_epoch``: -1 if there is
+    none.
+    """
 
     offset: int
     broker_epoch: int
@@ -36,7 +40,7 @@ NOT_REGISTERED = Standing(-1, -1, True, 0, 0.0)
 
 
 class GoldenLog:
-    """The committed log. End offsets are exclusive, those of images inclusive."""
+    """The committed log. End offsets are exclusive; the offset of an image is inclusive."""
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
         self.now = now
@@ -48,19 +52,19 @@ class GoldenLog:
         self.log_hashes = LogHashes()
         """Hash of the log up to each offset, computed independently from the bytes."""
         self.images: dict[int, Image] = {-1: Image()}
-        """Images by offset, each a replay from 0. They share their common parts."""
+        """Image at each batch end, by the offset of the batch's last record."""
         self.voter_sets: list[VotersAt] = []
         self.generation = NO_GENERATION
-        """The generation at the end; NO_GENERATION: its next leader chooses one."""
+        """The generation at the end; NO_GENERATION if the next leader has to choose one."""
         self.generations: list[int] = []
         self.listeners: list[BatchListener] = []
         self._configs: dict[tuple[int, str, str], tuple[list[int], list[str | None]]] = {}
         self._standings: dict[int, list[Standing]] = {}
         self._topics: dict[str, tuple[list[int], list[bool]]] = {}
         self._topic_names: dict[bytes, str] = {}
-        self._notes: dict[int, Callable[[Any, int, int], None]] = {
+        self._notes: dict[int, Note] = {
             RecordType.CONFIG: self._config_changed,
-            RecordType.REGISTER_BROKER: self._registered,
+            RecordType.REGISTER_BROKER: self._stand,
             RecordType.BROKER_REGISTRATION_CHANGE: self._registration_changed,
             RecordType.UNREGISTER_BROKER: self._unregistered,
             RecordType.TOPIC: self._topic_created,
@@ -68,13 +72,19 @@ class GoldenLog:
             RecordType.LEADER_CHANGE: self._leader_changed,
             RecordType.RECOVERY: self._recovered,
         }
+        self._subscribers: dict[int, list[Note]] = {}
+
+    def on(self, note: Note, *types: RecordType) -> None:
+        """Call ``note`` for each committed record of these types, once all of its batch is here."""
+        for one in types:
+            self._subscribers.setdefault(one, []).append(note)
 
     @property
     def end(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def at(self, end_offset: int) -> tuple[int, int] | None:
-        """(epoch, chain) of the committed log up to there; None if no batch ends there."""
+        """Return (epoch, hash chain) of the log below an offset; None if no batch ends there."""
         if end_offset == 0:
             return 0, 0
         index = bisect_left(self._ends, end_offset)
@@ -99,10 +109,12 @@ class GoldenLog:
         self.hashes[header.last_offset] = (header.epoch, image.state_hash)
         if logged.voters is not None:
             self.voter_sets.append(logged.voters)
-        for index, record in enumerate(records):
-            note = self._notes.get(record.type)
-            if note is not None:
-                note(record.message, header.base_offset + index, header.epoch)
+        for offset, record in enumerate(records, header.base_offset):
+            if (note := self._notes.get(record.type)) is not None:
+                note(record.message, offset, header.epoch)
+        for offset, record in enumerate(records, header.base_offset):
+            for note in self._subscribers.get(record.type, ()):
+                note(record.message, offset, header.epoch)
         for listener in self.listeners:
             listener(logged, records)
 
@@ -136,11 +148,11 @@ class GoldenLog:
         return self.images[self.end - 1]
 
     def partition(self, key: tuple[bytes, int]) -> Partition | None:
-        """Return a partition in the newest committed image, as the fold under test has it."""
+        """Return a partition's state at the end of the log, by raftlog's own fold."""
         return self._builder.partitions.get(key)
 
     def voters_at(self, end_offset: int) -> tuple[Voter, ...] | None:
-        """Return the set that the log below names last; None if it names none."""
+        """Return the last voter set in the log below an offset; None if there is none."""
         index = bisect_left(self.voter_sets, end_offset, key=lambda found: found.offset)
         return (self.voter_sets[index - 1].voters or None) if index else None
 
@@ -150,7 +162,7 @@ class GoldenLog:
         return values[index - 1] if index else None
 
     def topics(self, offset: int) -> tuple[str, ...]:
-        """Return the sorted topic names at ``offset``. Linear in the names ever used."""
+        """Return the sorted topic names at ``offset``."""
         found = []
         for name, (offsets, there) in self._topics.items():
             index = bisect_right(offsets, offset)
@@ -162,7 +174,7 @@ class GoldenLog:
         return self._topic_names[topic_id]
 
     def existence(self, topic: str, first: int, last: int) -> set[bool]:
-        """Return whether the topic existed in images ``first`` to ``last``: one answer, or both."""
+        """Return the answers to "does the topic exist?" at offsets ``first`` to ``last``."""
         offsets, states = self._topics.get(topic, ((), ()))
         before, until = bisect_right(offsets, first), bisect_right(offsets, last)
         return {bool(before) and states[before - 1], *states[before:until]}
@@ -177,7 +189,7 @@ class GoldenLog:
         return history[index - 1] if index else NOT_REGISTERED
 
     def is_unfenced(self, host: BrokerView) -> bool:
-        """Return whether this very process is unfenced in the newest committed image."""
+        """Return whether this process of a broker is registered and unfenced at the log's end."""
         standing, service = self.standing(host.id), host.service
         return (
             service is not None
@@ -195,21 +207,17 @@ class GoldenLog:
         offsets.append(offset)
         values.append(message.value if message.HasField("value") else None)
 
-    def _stand(
-        self, broker_id: int, broker_epoch: int, fenced: bool, offset: int, epoch: int
-    ) -> None:
-        standing = Standing(offset, broker_epoch, fenced, epoch, self.now())
-        self._standings.setdefault(broker_id, []).append(standing)
-
-    def _registered(self, message: Any, offset: int, epoch: int) -> None:
-        self._stand(message.broker_id, message.broker_epoch, message.fenced, offset, epoch)
+    def _stand(self, message: Any, offset: int, epoch: int) -> None:
+        standing = Standing(offset, message.broker_epoch, message.fenced, epoch, self.now())
+        self._standings.setdefault(message.broker_id, []).append(standing)
 
     def _registration_changed(self, message: Any, offset: int, epoch: int) -> None:
         if message.HasField("fenced"):
-            self._stand(message.broker_id, message.broker_epoch, message.fenced, offset, epoch)
+            self._stand(message, offset, epoch)
 
     def _unregistered(self, message: Any, offset: int, epoch: int) -> None:
-        self._stand(message.broker_id, -1, True, offset, epoch)
+        standing = Standing(offset, -1, True, epoch, self.now())
+        self._standings.setdefault(message.broker_id, []).append(standing)
 
     def _topic_created(self, message: Any, offset: int, epoch: int) -> None:
         self._topic_names[message.topic_id] = message.name

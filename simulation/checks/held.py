@@ -1,30 +1,32 @@
 """Leases, locks and double barriers (I31).
 
-* A lease ends by time only when its time has passed since the last confirmed keep-alive was *sent*,
-  within clock drift.
-* All its keys go with it, and none is put with an ended lease.
-* No two holders rely on a lock at once; its fencing tokens only grow.
-* What is put under a lock's guard is put by its holder, also across a recovery of the log.
-* No program keeps another's lease alive.
-* A double barrier's group is complete when formed, with no earlier member, and only members begin.
+* A lease expires only if its TTL has passed since the last confirmed keep-alive was *sent*, with a
+  margin for clock drift.
+* All keys of a lease are deleted with it, and no key is put with an ended lease.
+* No two clients rely on a lock at the same time, and its fencing tokens only grow.
+* A value under a lock's guard is put only by the holder, even after a recovery of the log.
+* No program keeps the lease of another program alive.
+* The group of a double barrier is complete when it is formed, has no member of an earlier group,
+  and only members start to work.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from raftlog.metadata.records import Record, RecordType
+from raftlog.metadata.records import RecordType
 from raftlog.recipes import AsyncLock
 from simulation.checks.api import Checker, fail
 from simulation.checks.ledger import Ledger
-from simulation.checks.node_log import Logged
 from simulation.twins.loop import host_context
 
 EXPIRED = "expired"
 MEETING, MEETING_SIZE = "meeting", 2
-"""A double barrier: its name, and how many are a group."""
+"""Name and group size of the double barrier."""
 LOCK, GUARDED = "turn", "guarded"
-"""A lock, and the key that it guards, whose value says by whom it was put, and of which lock."""
+"""Name of the lock, and the key that it guards. The key's value names the client that put it, and
+the generation and fencing token of its lock.
+"""
 _LOCK_PREFIX = f"locks/{LOCK}/"
 _MEETING_PREFIX = f"double_barriers/{MEETING}/"
 _ROUNDING_S = 0.002
@@ -36,27 +38,29 @@ class Held(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden
         self._listening = True
-        """True while committed records are new; False if they are those of the recovered log."""
+        """False while the records of a recovered log are replayed."""
         self._names: dict[int, str] = {}
-        """Lease id -> as it was granted: whose it is, or of which recipe."""
+        """Lease id -> name under which it was granted: of its client, or of a recipe."""
         self._locks: dict[str, tuple[str, int]] = {}
-        """Keys of clients that hold or await the lock -> the client, the key's creation offset."""
+        """Key in the lock's queue -> its client, and the offset at which it was created."""
         self._until: dict[int, float] = {}
-        """Lease id -> the true time until which it was confirmed."""
+        """Lease id -> true time until which the client may rely on it."""
         self._keys: dict[int, set[str]] = {}
-        """Lease id -> its keys; of leases that are there."""
+        """Lease id, unless the lease has ended -> its keys."""
         self._lease_of: dict[str, int] = {}
         self._holders: dict[str, AsyncLock] = {}
         self._used: dict[int, int] = {}
-        """Generations in which the guarded key was used, in order -> the highest fencing token."""
+        """Generation in which the lock was used, in order -> the highest fencing token."""
         self._waiting: dict[str, int] = {}
-        """Keys of those who wait at the double barrier, or have begun -> where they were made."""
+        """Key of a client at the double barrier -> the offset at which it was created."""
         self._met: set[str] = set()
         self._last_met = -1
         self.met = 0
         self.confirmed = self.expired = self.revoked = self.taken = self.used = 0
         self.guarded = self.taken_after_recovery = 0
-        ledger.golden.listeners.append(self._committed)
+        ledger.golden.on(self._granted, RecordType.LEASE)
+        ledger.golden.on(self._put, RecordType.KEY_VALUE)
+        ledger.golden.on(self._ended, RecordType.REMOVE_LEASE)
 
     def begin_after(self, before: Held) -> None:
         """Start from the locks held before a recovery, to observe the recovered log first."""
@@ -64,11 +68,11 @@ class Held(Checker):
         self._holders, self._used = before.taken_locks()
 
     def taken_locks(self) -> tuple[dict[str, AsyncLock], dict[int, int]]:
-        """Host -> the lock that it has taken last; and the highest fencing tokens used."""
+        """Return the last lock of each host, and the highest fencing token of each generation."""
         return self._holders, self._used
 
     def listen(self) -> None:
-        """Treat records that become committed from here on as new."""
+        """Treat committed records as new from here on: the recovered log is replayed."""
         self._listening = True
 
     def lease_confirmed(self, host: str, lease_id: int, sent_at: float, ttl_ms: int) -> None:
@@ -80,18 +84,11 @@ class Held(Checker):
         lasts_s = ttl_ms / 1000 / (1 + self.world.config.drift)
         self._until[lease_id] = max(self._until.get(lease_id, 0.0), sent_at + lasts_s)
 
-    def _committed(self, logged: Logged, records: list[Record]) -> None:
-        for offset, record in enumerate(records, logged.header.base_offset):
-            message = record.message
-            if record.type == RecordType.LEASE:
-                self._keys[offset] = set()
-                self._names[offset] = message.name
-            elif record.type == RecordType.KEY_VALUE:
-                self._put(message, offset)
-            elif record.type == RecordType.REMOVE_LEASE:
-                self._ended(message, offset)
+    def _granted(self, message: Any, offset: int, epoch: int) -> None:
+        self._keys[offset] = set()
+        self._names[offset] = message.name
 
-    def _put(self, message: Any, offset: int) -> None:
+    def _put(self, message: Any, offset: int, epoch: int) -> None:
         if message.key.startswith(_MEETING_PREFIX):
             self._meeting(message, offset)
         elif message.key.startswith(_LOCK_PREFIX):
@@ -112,7 +109,7 @@ class Held(Checker):
         keys.add(message.key)
         self._lease_of[message.key] = message.lease_id
 
-    def _ended(self, message: Any, offset: int) -> None:
+    def _ended(self, message: Any, offset: int, epoch: int) -> None:
         left = self._keys.pop(message.lease_id)
         if left:
             fail(f"I31: lease {message.lease_id} ends at {offset}, and leaves keys {sorted(left)}")
@@ -123,8 +120,7 @@ class Held(Checker):
         until, now = self._until.get(message.lease_id, 0.0), self._golden.now()
         if now < until - _ROUNDING_S:
             fail(
-                f"I31: lease {message.lease_id} has expired at {offset}, {until - now:.3f} s before"
-                " its time has passed since a keep-alive that was confirmed"
+                f"I31: lease {message.lease_id} has expired at {offset}, {until - now:.3f} s early"
             )
 
     def _meeting(self, message: Any, offset: int) -> None:

@@ -1,9 +1,8 @@
-"""The ledger of the quorum's checkers: each node's log, and the committed one, kept from effects in
-order.
+"""The ledger: the log of each controller and the committed log, reconstructed from the effects of
+the quorum's state machines. Checkers subscribe to effects, which the ledger applies first.
 
-It books each effect before the subscribed checkers get it, so that they share one state. It checks
-log matching (I4), and that committed records never change (I6): a high watermark never covers
-another log than before and never goes back during a process, and no node drops committed records.
+It checks log matching (I4), and that committed records never change (I6): high watermarks only rise
+during a process, all cover the same log, and no node drops committed records.
 """
 
 from bisect import bisect_left
@@ -20,7 +19,7 @@ from simulation.checks.node_log import LogMatching, NodeLog
 
 Subscriber = Callable[["Node", Any], None]
 Directory = tuple[int, str]
-"""Node id and directory id: a copy of the log."""
+"""Node id and directory id, which identify a copy of the log."""
 
 
 def directory_of(host: Any) -> Directory:
@@ -30,7 +29,7 @@ def directory_of(host: Any) -> Directory:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A controller process and its log, as the ledger has it."""
+    """A controller process, and its log as the ledger reconstructs it."""
 
     host: ControllerView
     log: NodeLog
@@ -40,7 +39,7 @@ class Node:
     """Voters in the snapshot with which the log begins."""
     high_watermark: int = -1
     leads: int = -1
-    """The epoch it leads, by its effects; -1: none."""
+    """The epoch in which the node leads; -1 if it does not."""
 
     @property
     def name(self) -> str:
@@ -48,13 +47,13 @@ class Node:
 
     @property
     def voters(self) -> tuple[Voter, ...]:
-        """The set in force: the last appended, the snapshot's, or the configured one."""
+        """The active set: the last appended one, else the snapshot's, else the configured one."""
         if self.log.voter_sets:
             return self.log.voter_sets[-1].voters or self.configured
         return self.base_voters or self.configured
 
     def may_be_voter(self, node_id: int) -> bool:
-        """Return whether its newest committed set, or one after it, names a node as voter."""
+        """Return whether the node's newest committed voter set, or a later one, has a voter."""
         sets = self.log.voter_sets
         committed = sum(entry.offset < self.high_watermark for entry in sets)
         held = [entry.voters for entry in sets[max(0, committed - 1) :]]
@@ -71,8 +70,10 @@ class Ledger(Checker):
         self.golden = GoldenLog()
         self.nodes: dict[str, Node] = {}
         self.subscribers: dict[type, list[Subscriber]] = {}
+        self.announced_lao = -1
+        """Highest LAO that a controller has sent."""
         self._commits: list[tuple[int, int]] = []
-        """(epoch, end offset of the records that its leader has committed), ascending."""
+        """Ascending pairs: an epoch, and the end of the log when its leader committed last."""
         self._books: dict[type, Callable[[Node, Any], None]] = {
             ev.Append: self._append,
             ev.Truncate: self._truncate,
@@ -90,7 +91,7 @@ class Ledger(Checker):
         self.subscribers.setdefault(effect, []).append(subscriber)
 
     def credit(self, epoch: int) -> None:
-        """Credit all records committed so far to the leader of this epoch."""
+        """Note that the leader of an epoch has committed everything up to the current end."""
         if self._commits and self._commits[-1][0] == epoch:
             self._commits.pop()
         self._commits.append((epoch, self.golden.end))
@@ -116,7 +117,7 @@ class Ledger(Checker):
         self.nodes[host.name] = node
 
     def _from(self, start: int, base_offset: int, chunk: bytes) -> tuple[int, bytes]:
-        """Return the part of a chunk from the log start on; disks keep the chunk at it whole."""
+        """Return a chunk from the log start on: disks keep the chunk that contains it whole."""
         if base_offset >= start:
             return base_offset, chunk
         first = next((h for h in self.matching.headers(chunk) if h.base_offset >= start), None)
@@ -124,6 +125,9 @@ class Ledger(Checker):
 
     def controller_stopped(self, host: ControllerView, reason: str) -> None:
         self.nodes.pop(host.name, None)
+
+    def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
+        self.announced_lao = max(self.announced_lao, lao)
 
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         if not effects:
@@ -155,9 +159,8 @@ class Ledger(Checker):
             committed = self.golden.at(dropped.end_offset)
             if committed is None or committed[1] != dropped.chain:
                 continue
-            # What a leader of a later epoch has committed the leader of this node's epoch need not
-            # have: nobody has counted on this node for it. It may tell the node to truncate until
-            # it hears of that epoch.
+            # A leader of a later epoch may have committed more without this node, which truncates
+            # for its own leader until it learns of that epoch.
             if dropped.end_offset <= self.committed_before(core.epoch + 1):
                 fail(f"I6: {node.name} drops [{end}, {dropped.end_offset}), which is committed")
 
@@ -199,14 +202,14 @@ class Ledger(Checker):
             fail(f"I9: {node.name} begins with {snapshot}; committed is {committed}")
         mine = node.log.at(snapshot.end_offset)
         if mine is None or mine != committed:
-            # Fetched: the log is empty and begins there.
+            # A fetched snapshot: now the log is empty, and begins at its end.
             node.log = NodeLog(node.name, self.matching, snapshot.end_offset, *committed)
             node.base_voters = self.golden.voters_at(snapshot.end_offset)
             _begins_at(node, snapshot.end_offset)
 
 
 def _begins_at(node: Node, offset: int) -> None:
-    """Check that the disk and the log's server know the new log start."""
+    """Require that disk, replica and state machine have this log start."""
     parts = node.host.disk.state, present(node.host.service).replica, present(node.host.core)
     known = (parts[0].start_offset, parts[1].log_start_offset, parts[2].log_start_offset)
     if known != (offset, offset, offset):

@@ -5,12 +5,11 @@ without it registers (KIP-584), and a broker offers it once every unfenced broke
 
 from typing import Any
 
-from raftlog.metadata.records import Record, RecordType
+from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import LATEST_METADATA_VERSION, METADATA_VERSION
 from raftlog.wire.broker.v1 import broker_pb2
 from simulation.checks.api import BrokerView, Checker, ControllerView, fail
 from simulation.checks.ledger import Ledger
-from simulation.checks.node_log import Logged
 
 
 class Levels(Checker):
@@ -26,7 +25,9 @@ class Levels(Checker):
         self.offers = 0
         self._known: dict[int, int] = {}
         """Broker id -> the highest level that its registration says it knows."""
-        ledger.golden.listeners.append(self._committed)
+        ledger.golden.on(self._moved, RecordType.FEATURE_LEVEL)
+        ledger.golden.on(self._registered, RecordType.REGISTER_BROKER)
+        ledger.golden.on(self._unregistered, RecordType.UNREGISTER_BROKER)
 
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if type(message) is broker_pb2.BrokerResponse and message.HasField("api_versions"):
@@ -43,33 +44,19 @@ class Levels(Checker):
             if service is None or service.view.generation != offered.generation:
                 continue
             standing = self._ledger.golden.standing(other.id)
-            # One that has not heard yet that it is unfenced serves nobody.
-            heard = (
-                service.image.offset >= standing.offset
-                and service.lifecycle.epoch == standing.broker_epoch
-            )
-            if (
-                heard
-                and not standing.fenced
-                and service.image.offset < offered.finalized_features_epoch
-            ):
+            applied, epoch = service.image.offset, service.lifecycle.epoch
+            # A broker that does not know yet that it is unfenced serves nobody.
+            serves = applied >= standing.offset and epoch == standing.broker_epoch
+            if serves and not standing.fenced and applied < offered.finalized_features_epoch:
                 fail(
                     f"{host.name} offers the levels as of {offered.finalized_features_epoch}, and"
-                    f" {other.name}, unfenced since {standing.offset}, has applied"
-                    f" {service.image.offset}"
+                    f" {other.name}, unfenced since {standing.offset}, has applied {applied}"
                 )
 
-    def _committed(self, logged: Logged, records: list[Record]) -> None:
-        for offset, record in enumerate(records, logged.header.base_offset):
-            kind, message = record.type, record.message
-            if kind == RecordType.FEATURE_LEVEL and message.name == METADATA_VERSION:
-                self._moved(message.feature_level, offset)
-            elif kind == RecordType.REGISTER_BROKER:
-                self._registered(message, offset)
-            elif kind == RecordType.UNREGISTER_BROKER:
-                self._known.pop(message.broker_id, None)
+    def _unregistered(self, message: Any, offset: int, epoch: int) -> None:
+        self._known.pop(message.broker_id, None)
 
-    def _registered(self, message: Any, offset: int) -> None:
+    def _registered(self, message: Any, offset: int, epoch: int) -> None:
         highest = max(
             (one.max_supported_version for one in message.features if one.name == METADATA_VERSION),
             default=0,
@@ -82,7 +69,10 @@ class Levels(Checker):
                 f" up to {highest}, the cluster is at {self._level}"
             )
 
-    def _moved(self, level: int, offset: int) -> None:
+    def _moved(self, message: Any, offset: int, epoch: int) -> None:
+        if message.name != METADATA_VERSION:
+            return
+        level = message.feature_level
         behind = [
             f"broker {broker_id} ({known})"
             for broker_id, known in self._known.items()

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from raftlog.endpoint import Voter
-from raftlog.metadata.records import Record, RecordType
+from raftlog.metadata.records import RecordType
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2 as pb_records
 from simulation.checks.api import Checker, ControllerView, fail, present
 from simulation.checks.ledger import Ledger, Node
-from simulation.checks.node_log import Logged
 
 
 class _State(NamedTuple):
@@ -110,14 +109,12 @@ class Replacements(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._newest: pb_records.VotersRecord | None = None
         self.begun = self.completed = 0
-        ledger.golden.listeners.append(self._committed)
+        ledger.golden.on(self._committed, RecordType.VOTERS)
 
-    def _committed(self, logged: Logged, records: list[Record]) -> None:
-        for one in records:
-            if one.type == RecordType.VOTERS:
-                if one.message.reason and self._newest is not None:
-                    self._check(self._newest, one.message, logged.header.base_offset)
-                self._newest = one.message
+    def _committed(self, message: pb_records.VotersRecord, offset: int, epoch: int) -> None:
+        if message.reason and self._newest is not None:
+            self._check(self._newest, message, offset)
+        self._newest = message
 
     def _check(
         self, before: pb_records.VotersRecord, after: pb_records.VotersRecord, offset: int
@@ -138,9 +135,6 @@ class Replacements(Checker):
             if after.seats != len(before.voters):
                 fail(f"I19: the set at {offset}: {len(before.voters)} seats become {after.seats}")
             self.begun += 1
-
-    def looked_at(self) -> dict[str, int]:
-        return {"begun": self.begun, "completed": self.completed}
 
 
 def majorities_meet(old: Sequence[Voter], new: Sequence[Voter]) -> bool:

@@ -1,20 +1,21 @@
-"""Strict reads (I22), linearizable with writes answered ``acknowledged`` or ``visible``.
+"""Strict reads (I22) are linearizable with writes that were answered as ``acknowledged`` or
+``visible``.
 
-* A strict read shows every such write answered before it began, and all that an earlier strict read
-  showed, whichever brokers, without a token.
+* A strict read shows every such write that was answered before the read began, and everything that
+  an earlier strict read showed, at any broker and without a token.
 * It shows nothing above the highest announced LAO.
-* At the end each key's history of these reads and all writes is linearizable; a write answered
-  below ``acknowledged`` has an open interval.
+* The history of each key, with all writes and strict reads, is linearizable. A write answered with
+  a lower level may take effect at any later time.
 
-Whether the broker was unfenced or held a lease is not asked.
+The rules hold whether or not the broker was unfenced or held a lease.
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left
 
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
-from simulation.checks.api import Checker, ControllerView, Operation, fail
+from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import Entry, by_key, check_register
 
@@ -25,9 +26,8 @@ class StrictReads(Checker):
     """Checker of I22."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._golden = ledger.golden
+        self._ledger, self._golden = ledger, ledger.golden
         self._floor = Floors()
-        self._announced = -1
         self._registers: list[Operation] = []
         self.reads = 0
         self.held_to = 0
@@ -49,9 +49,6 @@ class StrictReads(Checker):
             self._check(operation)
             self._floor.raise_to(operation.offset, operation.returned_at)
 
-    def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
-        self._announced = max(self._announced, lao)
-
     def end(self) -> None:
         for key, operations in by_key(self._registers).items():
             history = [
@@ -64,16 +61,13 @@ class StrictReads(Checker):
         self.reads += 1
         floor = self._floor.at(operation.invoked_at)
         self.held_to += floor >= 0
-        name = (
-            f"{operation.client}'s strict {operation.kind} {operation.key} (number"
-            f" {operation.number})"
-        )
+        name = f"{operation.client}'s strict {operation.kind} {operation.key}"
         if operation.offset < floor:
             fail(f"I22: {name} shows {operation.offset}; {floor} was acknowledged or shown before")
         if operation.offset not in self._golden.hashes:
             fail(f"I22: {name} shows {operation.offset}, not the end of a committed batch")
-        if operation.offset > self._announced:
-            fail(f"I22: {name} shows {operation.offset}; LAO was announced up to {self._announced}")
+        if operation.offset > (lao := self._ledger.announced_lao):
+            fail(f"I22: {name} shows {operation.offset}; LAO was announced up to {lao}")
 
 
 def _is_strict(operation: Operation) -> bool:
@@ -81,7 +75,7 @@ def _is_strict(operation: Operation) -> bool:
 
 
 def _entry(operation: Operation) -> Entry | None:
-    """Return the operation as a call on a register; None if nothing follows from it."""
+    """Return the operation as a call on a register; None if it has had no effect."""
     if operation.kind == "read_config":
         if operation.outcome != "ok":
             return None
@@ -97,7 +91,7 @@ def _entry(operation: Operation) -> Entry | None:
 
 
 class Floors:
-    """Offsets that must be shown, with the times from which they must; both ascending."""
+    """The offset that reads must show at least, by the time when the read begins."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -109,8 +103,6 @@ class Floors:
             self._offsets.append(offset)
 
     def at(self, time: float) -> int:
-        index = bisect_right(self._times, time)
-        # Promised at the very moment the read began: neither was before the other.
-        while index and self._times[index - 1] == time:
-            index -= 1
+        # Not what was raised at the same moment: neither was before the other.
+        index = bisect_left(self._times, time)
         return self._offsets[index - 1] if index else -1

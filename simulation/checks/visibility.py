@@ -1,15 +1,15 @@
 """Visibility: what reads at brokers may show, and when they must show a write.
 
-* A reply names its image, and its value is the committed one there.
+* A response names the offset of its image, and has the value that the committed log has there.
 * A *repeatable* read without a token shows nothing above the highest announced LAO.
-* *At least T* comes from an image at T or later, so a client that sends its last token never sees
-  less.
-* After an ``acknowledged`` write, every later *latest* read on an unfenced broker shows it; after
-  ``visible`` every *repeatable* read, too.
-* A write is not answered below its requested level before its deadline, whichever controller leads.
-* An acknowledged write is at its token's offset (I12).
+* A read with a token comes from an image at the token's offset or later, so a client that sends its
+  last token never sees older state.
+* After a write was answered as ``acknowledged``, every later *latest* read at an unfenced broker
+  shows it; after ``visible``, every later *repeatable* read, too.
+* A write is answered with a lower level than requested only at its deadline.
+* A write is in the log at the offset of its token (I12).
 
-A fenced broker may lag until it learns of it, and must keep the first two rules only.
+A fenced broker may lag until it knows that it is fenced; only the first two rules hold for it.
 """
 
 from collections import deque
@@ -25,20 +25,20 @@ from simulation.checks.strict import READ_KINDS, Floors
 
 SENT_MAX = 10_000
 DEADLINE_SHARE = 0.75
-"""Share of the timeout that counts as the deadline, as a server's clock may be fast."""
+"""Share of a write's timeout after which its deadline may have passed, by a fast clock."""
 
 
 class Sent(NamedTuple):
-    """An answer as it left its broker; the client receives this very object."""
+    """A response when its broker sent it. The client receives the same object."""
 
     response: Any
     broker: str
     unfenced: bool
-    """True if that very incarnation was unfenced in the committed log."""
+    """True if the broker was unfenced in the committed log."""
 
 
 class SentAnswers:
-    """The last answers of brokers."""
+    """The latest responses of all brokers."""
 
     def __init__(self, golden: GoldenLog) -> None:
         self._golden = golden
@@ -48,8 +48,7 @@ class SentAnswers:
         self._sent.append(Sent(response, host.name, self._golden.is_unfenced(host)))
 
     def of_unfenced(self, response: Any) -> Sent | None:
-        """Return a received answer, if it is known and its broker was unfenced."""
-        # From the newest on: an answer is on its way for a short time.
+        """Return what is known of a response if its broker was unfenced, else None."""
         found = next((one for one in reversed(self._sent) if one.response is response), None)
         return found if found is not None and found.unfenced else None
 
@@ -62,12 +61,11 @@ class Visibility(Checker):
         self._acknowledged, self._visible = Floors(), Floors()
         self._clients: dict[str, Floors] = {}
         self._sent = SentAnswers(ledger.golden)
-        self._announced = -1
         self.reads = 0
         self.held_to = 0
-        """Reads that had to show some write, because of its level."""
+        """Number of reads that had to show a write because of the write's level."""
         self.waited = 0
-        """Writes that asked for more than ``committed``, and have reached it."""
+        """Number of writes that reached the requested level, above ``committed``."""
 
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if (
@@ -79,7 +77,7 @@ class Visibility(Checker):
 
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind in READ_KINDS and operation.at_least < 0:
-            # It has forgotten what it had seen, and begins anew.
+            # The client has dropped its token.
             self._clients.pop(operation.client, None)
 
     def client_returned(self, operation: Operation) -> None:
@@ -99,9 +97,6 @@ class Visibility(Checker):
             if operation.reached >= common_pb2.ACKS_VISIBLE:
                 self._visible.raise_to(operation.offset, operation.returned_at)
         client.raise_to(operation.offset, operation.returned_at)
-
-    def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
-        self._announced = max(self._announced, lao)
 
     def _check_written(self, operation: Operation) -> None:
         golden = self._ledger.golden
@@ -135,9 +130,9 @@ class Visibility(Checker):
         if (
             operation.mode == broker_pb2.REPEATABLE
             and operation.at_least < 0
-            and operation.offset > self._announced
+            and operation.offset > (lao := self._ledger.announced_lao)
         ):
-            fail(f"{_name(operation)} shows {operation.offset}, LAO was {self._announced}")
+            fail(f"{_name(operation)} shows {operation.offset}, LAO was {lao}")
         if operation.found != expected:
             fail(f"{_name(operation)} finds {operation.found!r}; the log has {expected!r}")
 
@@ -155,11 +150,8 @@ class Visibility(Checker):
         self.held_to += floor >= 0
         if operation.offset < floor:
             kind, level = ("repeatable", "visible") if repeatable else ("latest", "acknowledged")
-            fail(
-                f"{_name(operation)}, {kind} at {sent.broker}, shows {operation.offset}; a write at"
-                f" {floor} was answered as {level} before it began, and the broker was unfenced"
-                " when it answered"
-            )
+            what = f"{_name(operation)}, {kind} at the unfenced broker {sent.broker}, shows"
+            fail(f"{what} {operation.offset}; {floor} was answered as {level} before it began")
 
 
 def _name(operation: Operation) -> str:

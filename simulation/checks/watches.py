@@ -1,14 +1,14 @@
-"""Watches: every selected change, in order, once, with its values, none before it may be shown
-(I29).
+"""Watches (I29): a watcher receives each selected change once, in order, with its values, and not
+before the change may be shown.
 
-* The next change is the next selected one after the token, the initial list's image, or the
-  received start.
-* A token means that nothing is missing up to there.
+* The first change is the first selected one after the token, or after the initial list.
+* A watcher with a token has received every selected change up to the token.
 * An initial list has the contents of the committed image at its offset.
-* Changes at LAO are not above any announced LAO; at the tip they are committed.
-* Only what the newest applied image forbids is left out.
-* A watch is of one log: after a recovery it ends without a token, and never receives or resumes
-  from the other log.
+* A watch at LAO shows nothing above the highest announced LAO; a watch at the tip only committed
+  records.
+* An entity is left out only if the watcher may not see it.
+* After a recovery a watch of the former log ends without a token, and receives nothing of the new
+  log.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Said = tuple[str, object, object]
 
 
 class _True(NamedTuple):
-    """A change in the committed log."""
+    """A change, as the committed log has it."""
 
     position: Position
     said: Said
 
 
 class _Stream:
-    """Changes that one watcher has received."""
+    """The progress of one watcher."""
 
     def __init__(self, generation: int | None = None) -> None:
         self.generation = generation
@@ -54,36 +54,32 @@ class _Stream:
         self.position: Position | None = None
         """Position up to which the watcher has all changes; None before its start."""
         self.next = 0
-        """Index of the first true change that may come next."""
+        """Index of the first change in the log that the watcher may receive next."""
         self.listed: dict[str, object] = {}
+        """Entities of the initial list, until the list is checked."""
 
 
 class Watches(Checker):
     """Checker of I29."""
 
     def __init__(self, ledger: Ledger, rights: acl_history.AclHistory) -> None:
-        self._golden, self._rights = ledger.golden, rights
+        self._ledger, self._golden, self._rights = ledger, ledger.golden, rights
         self._draft = ChangeRecorder(Image())
         self._changes: list[_True] = []
         self._streams: dict[str, _Stream] = {}
-        self._lao = -1
-        self.told = 0
-        self.resumed = 0
-        self.listed = 0
+        self.told = self.resumed = self.listed = 0
         self.outlived = 0
-        """Watches of an earlier log that have received something since that log ended."""
-        self.allowed = 0
-        """Things that were shown to watchers with rights of their own."""
-        self.left_out = 0
-        """Things that were not, as they may not see them."""
+        """Number of tokens of an earlier log received after that log ended."""
+        self.allowed = self.left_out = 0
+        """Numbers of entities shown to, and left out for, watchers with limited permissions."""
         ledger.golden.listeners.append(self._committed)
 
     def going_on(self) -> dict[str, int | None]:
-        """Watcher -> its log generation; None before its first response: it may begin in any."""
+        """Return the log generation of each watcher; None before its first response."""
         return {watcher: stream.generation for watcher, stream in self._streams.items()}
 
     def begin_after(self, before: Watches) -> None:
-        """From here on the log is another one. Watches of the one before continue for a while."""
+        """Take over watches that continue for a while after the log they watch has ended."""
         self._streams = {
             watcher: _Stream(generation) for watcher, generation in before.going_on().items()
         }
@@ -97,9 +93,6 @@ class Watches(Checker):
             said = (path_of(one.kind, one.key, value), before, after)
             self._changes.append(_True(one.position, said))
 
-    def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
-        self._lao = max(self._lao, lao)
-
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: object) -> None:
         if isinstance(message, broker_pb2.WatchManyResponse):
             message = message.response
@@ -108,13 +101,10 @@ class Watches(Checker):
         if message.error.error_code == ErrorCode.INCONSISTENT_GENERATION and message.HasField(
             "token"
         ):
-            fail(
-                f"I29: {host.name} tells {peer} that its log is over, and with a token of"
-                f" generation {message.token.generation}, at offset {message.token.offset}"
-            )
+            fail(f"I29: {host.name} ends the watch of {peer} with its log, and sends a token")
         told = [one.offset for one in message.changes]
         shown = max([message.token.offset if message.HasField("token") else -1, *told])
-        limit = self._golden.end - 1 if wanted_by(peer).tip else self._lao
+        limit = self._golden.end - 1 if wanted_by(peer).tip else self._ledger.announced_lao
         if shown > limit:
             fail(f"I29: {host.name} shows {peer} {shown}, above {limit}")
 
@@ -137,7 +127,7 @@ class Watches(Checker):
         if stream.listed:
             self._check_list(host, stream)
         if stream.position is None:
-            # It began with what came, so this is the first that it has selected since then.
+            # A watch that began without a token: its first change is the start.
             self._move(stream, Position(change.offset - 1))
         found = self._following(host, stream)
         said = (change.path, change.before, change.after)
@@ -165,7 +155,7 @@ class Watches(Checker):
             found = self._next(host, stream)
 
     def _is_of(self, host: str, stream: _Stream, token: Token) -> bool:
-        """Return whether a token is of this log; contents of the previous one are unknown."""
+        """Return whether a token is of the current log: only that can be compared."""
         if stream.generation is None:
             stream.generation = token.generation
         if stream.generation != token.generation:
@@ -192,7 +182,7 @@ class Watches(Checker):
         return self._following(host, stream)
 
     def _require_allowed(self, host: str, path: str, offset: int) -> None:
-        """Require that the shown entity was allowed at some time since the change."""
+        """Require that the watcher was permitted to see an entity at some time since a change."""
         site = CALLERS.get(host.partition(".")[0])
         if site is None:
             return
@@ -207,7 +197,7 @@ class Watches(Checker):
             )
 
     def _require_hidden(self, host: str, path: str, offset: int) -> None:
-        """Require that the omitted entity was not allowed at some time since the change."""
+        """Require that the watcher was forbidden to see an entity at some time since a change."""
         site = CALLERS.get(host.partition(".")[0])
         last = self._golden.end - 1
         if site is None or self._rights.always_allows(
@@ -235,7 +225,7 @@ class Watches(Checker):
 
 
 def _right_of(path: str) -> acl_history.Right:
-    """Return the right that a watcher needs to see the entity of a path."""
+    """Return the right that is needed to see the entity at a path."""
     kind, _, rest = path.partition("/")
     if kind in ("topics", "partitions"):
         return acl_history.DESCRIBE, acl_history.TOPIC, rest.partition("/")[0]
@@ -248,8 +238,6 @@ def _right_of(path: str) -> acl_history.Right:
     if kind == "kv":
         return acl_history.DESCRIBE, acl_history.KEY_VALUE, rest
     named = {"hostnames": acl_history.HOSTNAME, "export_cursors": acl_history.EXPORT_CURSOR}
-    return (
-        (acl_history.DESCRIBE, named[kind], rest)
-        if kind in named
-        else (acl_history.DESCRIBE, acl_history.CLUSTER, acl_history.OF_CLUSTER)
-    )
+    if kind in named:
+        return acl_history.DESCRIBE, named[kind], rest
+    return acl_history.DESCRIBE, acl_history.CLUSTER, acl_history.OF_CLUSTER

@@ -15,7 +15,7 @@ from dataclasses import replace
 from random import Random
 from typing import Literal
 
-from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
+from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.metadata import snapshot_file
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.node.recovery.mending import DamagedLog
@@ -54,7 +54,6 @@ class SimDisk(disk_hardware.DiskHardware):
         self._flipped_snapshots: dict[api.SnapshotId, bytes] = {}
         self.between_steps: Callable[[], None] = lambda: None
         """Called between the steps of the real store's operations; may crash the node."""
-        self._store: SimLogStore | None = None
         self.durable = disk_hardware.Chunks([], [])
         self.live = disk_hardware.Chunks([], [])
         self.unflushed: list[disk_hardware.Write] = []
@@ -76,22 +75,13 @@ class SimDisk(disk_hardware.DiskHardware):
         self.freezing: list[tuple[api.SnapshotId, bytes]] = []
         """Complete snapshots that are not durable yet: a crash may keep or lose each."""
 
-    @property
-    def failure(self) -> Exception | None:
-        return self._store.failure if self._store is not None else None
-
     def open(self) -> SimLogStore:
-        if self._store is not None:
-            raise ConfigError(f"the disk of node {self.identity.node_id} is in use")
-        self.opened()
-        self._store = SimLogStore(self)
-        return self._store
+        self.require_closed()
+        return self._opened(SimLogStore(self))
 
     def crash(self, rng: Random) -> None:
         """Lose power: keep what is durable, and random prefixes of the other writes and votes."""
-        self.sync(rng.randint(0, len(self.unflushed)))
-        if self.unflushed:
-            self.happened("unsynced_loss")
+        self._lose_power(rng)
         for snapshot_id, content in self.freezing:
             # The rename may have reached the disk, and nothing after it.
             if rng.random() < 0.5 and _is_sound(content, snapshot_id):
@@ -100,15 +90,11 @@ class SimDisk(disk_hardware.DiskHardware):
         if self.parts:
             self.happened("snapshot_part_lost")
         self.parts, self.freezing = {}, []
-        self.forget_held()
-        kept_votes = rng.randint(0, len(self.unwritten_votes))
-        if kept_votes:
+        if kept_votes := rng.randint(0, len(self.unwritten_votes)):
             self.vote = self.unwritten_votes[kept_votes - 1]
         self.live = self.durable.copy()
-        self.unflushed = []
         self.unwritten_votes = []
-        if self._store is not None:
-            self._store.drop("the node crashed")
+        self._end_store()
 
     def flip_bit(self, rng: Random, place: Place) -> bool:
         """Flip one durable bit of the data in ``place``. Return False if there is none."""
@@ -177,14 +163,12 @@ class SimDisk(disk_hardware.DiskHardware):
         before, behind = self.written[:number], self.written[number + 1 :]
         contents = [stretches(sorted(_carried_out(one).items())) for one in (before, behind)]
         whole = self.sound_snapshots() if snapshots else {}
-        return Salvage(
-            self.identity,
-            self.state,
-            contents,
-            self.log_end(),
-            {one: len(content) for one, content in whole.items()},
-            lambda one, position, size: whole[one][position : position + size],
-        )
+        sizes = {one: len(content) for one, content in whole.items()}
+
+        def read(one: api.SnapshotId, position: int, size: int) -> bytes:
+            return whole[one][position : position + size]
+
+        return Salvage(self.identity, self.state, contents, self.log_end(), sizes, read)
 
     def log_end(self) -> LogEnd:
         """Return the end of the durable log, as recorded with the last write."""
@@ -201,16 +185,12 @@ class SimDisk(disk_hardware.DiskHardware):
 
     def keep(self, snapshot_id: api.SnapshotId) -> None:
         """Keep a snapshot that is fetched to mend the log, durably. Raises CorruptLogError."""
-        content = bytes(self.parts.pop(snapshot_id, b""))
-        identity = self.identity
-        flaw = _flaw(
-            content,
-            snapshot_id,
-            lambda header: log_bounds.require_header(
-                header, identity.cluster_id, identity.generation
-            ),
-        )
-        if flaw is not None:
+        content, own = bytes(self.parts.pop(snapshot_id, b"")), self.identity
+
+        def accept(header: SnapshotHeader) -> None:
+            log_bounds.require_header(header, own.cluster_id, own.generation)
+
+        if (flaw := _flaw(content, snapshot_id, accept)) is not None:
             raise flaw
         if self.vote.epoch < snapshot_id.epoch:
             self.vote = api.VoteState(epoch=snapshot_id.epoch)
@@ -242,10 +222,9 @@ class SimDisk(disk_hardware.DiskHardware):
         }
 
     def used_bytes(self) -> int:
-        making = sum(map(len, self.parts.values())) + sum(
-            len(content) for _, content in self.freezing
-        )
-        return self.live.size() + sum(map(len, self.snapshots.values())) + making
+        frozen = (content for _, content in self.freezing)
+        others = (*self.snapshots.values(), *self.parts.values(), *frozen)
+        return self.live.size() + sum(map(len, others))
 
     def write(self, write: disk_hardware.Write) -> None:
         self.live.carry_out(write)
@@ -256,9 +235,6 @@ class SimDisk(disk_hardware.DiskHardware):
             self.durable.carry_out(write)
         self.written += self.unflushed[:count]
         del self.unflushed[:count]
-
-    def released(self) -> None:
-        self._store = None
 
 
 def _carried_out(writes: Iterable[disk_hardware.Write]) -> dict[int, bytes]:
@@ -323,20 +299,15 @@ class SimLogStore(disk_hardware.SimStore):
         disk.sync(len(disk.unflushed))
         try:
             if disk.vote_is_corrupt:
-                raise CorruptLogError(
-                    "the vote is corrupt: this node might vote twice in one epoch"
-                )
+                raise CorruptLogError("the vote is corrupt: this node might vote twice in an epoch")
             newest = self._newest_sound()
             log_bounds.require_snapshot("the simulated disk", disk.state, newest)
             found = self._scan()
             if newest is not None and not self._is_part(newest[0]):
                 self._empty_at(newest[0])
                 found = self._scan()
-            log_bounds.require_vote(
-                "the vote file",
-                disk.vote,
-                found.epochs[-1][0] if found.epochs else disk.state.start_epoch,
-            )
+            last_epoch = found.epochs[-1][0] if found.epochs else disk.state.start_epoch
+            log_bounds.require_vote("the vote file", disk.vote, last_epoch)
             disk.live.drop_below(disk.state.start_offset)
             disk.durable.drop_below(disk.state.start_offset)
             self._delete_before(log_bounds.log_start_of(disk.state))
@@ -344,14 +315,8 @@ class SimLogStore(disk_hardware.SimStore):
             raise self._commit.fail(self._disk.met(error)) from None
         self._commit.recovered(found.end_offset)
         self._recovered = True
-        return log_bounds.recovered(
-            disk.vote,
-            disk.state,
-            found,
-            tuple(sorted(disk.snapshots)),
-            newest,
-            disk.identity.generation,
-        )
+        snapshots, generation = tuple(sorted(disk.snapshots)), disk.identity.generation
+        return log_bounds.recovered(disk.vote, disk.state, found, snapshots, newest, generation)
 
     def _newest_sound(self) -> tuple[api.SnapshotId, SnapshotHeader] | None:
         snapshots = self._disk.snapshots
@@ -534,12 +499,6 @@ class SimLogStore(disk_hardware.SimStore):
         disk.between_steps()
         disk.live.drop_below(start)
         disk.durable.drop_below(start)
-
-    def free_bytes(self) -> int:
-        return self._disk.free_bytes()
-
-    def used_bytes(self) -> int:
-        return self._disk.used_bytes()
 
     def close(self) -> None:
         """Close. Writes under way complete, as by the operating system, without callbacks."""

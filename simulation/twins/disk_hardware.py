@@ -7,13 +7,14 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from raftlog.errors import CorruptLogError, FatalError, StorageError
+from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.node.storage.chunks import batches_below, batches_from
 from raftlog.node.storage.rocks_store import GroupCommit
 
 Operation = Literal["append", "flush", "write_vote", "snapshot"]
+T = TypeVar("T")
 
 AMPLE_BYTES = 1 << 40
 
@@ -42,12 +43,10 @@ class Chunks:
             self.chunks.append(write.chunk)
             return
         kept = bisect_left(self.bases, write.offset)
-        # Cut first: it may raise, and then nothing has changed.
-        last = (
-            [batches_below(self.chunks[kept - 1], self.bases[kept - 1], write.offset)]
-            if kept
-            else []
-        )
+        last = []
+        if kept:
+            # First: if this raises, nothing has changed.
+            last = [batches_below(self.chunks[kept - 1], self.bases[kept - 1], write.offset)]
         del self.bases[kept:]
         self.chunks[max(kept - 1, 0) :] = last
 
@@ -92,6 +91,8 @@ class DiskHardware:
         """Size above which writes fail (ENOSPC), or None for no limit."""
         self.before: Callable[[Operation], None] | None = None
         """Called before each operation; may crash the node."""
+        self._store: Any = None
+        """The open store; None if the disk is not in use."""
         self.unflushed: list[Any] = []
         """Writes that a crash may lose, oldest first."""
         self.faults: Counter[str] = Counter()
@@ -121,9 +122,8 @@ class DiskHardware:
         raise NotImplementedError
 
     def excuses(self, error: BaseException) -> bool:
-        """Return whether an injected fault explains the error with which a process stopped. Each
-        fault excuses one stop; damage is compared by its text, and while the disk is damaged it
-        excuses every CorruptLogError: the contents of snapshots are checked by their readers.
+        """Return whether an injected fault explains the error with which a process stopped. A fault
+        excuses one stop; while the disk is damaged, every CorruptLogError is excused.
         """
         for given in self._injected:
             if given is error or (isinstance(given, CorruptLogError) and str(given) == str(error)):
@@ -131,9 +131,33 @@ class DiskHardware:
                 return True
         return isinstance(error, CorruptLogError) and self.is_damaged()
 
-    def opened(self) -> None:
-        """Forget the injected errors: the disk has a new store, which has not seen them."""
+    @property
+    def failure(self) -> Exception | None:
+        """The error with which the open store has failed."""
+        failure: Exception | None = self._store.failure if self._store is not None else None
+        return failure
+
+    def require_closed(self) -> None:
+        """Raise ConfigError if a process uses the disk."""
+        if self._store is not None:
+            raise ConfigError("the disk is in use")
+
+    def _opened(self, store: T) -> T:
         self._injected.clear()
+        self._store = store
+        return store
+
+    def _lose_power(self, rng: Random) -> None:
+        """Sync a random prefix of the unflushed writes, and lose the others."""
+        self.sync(rng.randint(0, len(self.unflushed)))
+        if self.unflushed:
+            self.happened("unsynced_loss")
+        self._held = []
+
+    def _end_store(self) -> None:
+        self.unflushed = []
+        if self._store is not None:
+            self._store.drop("the node crashed")
 
     def forget_failures(self) -> None:
         self._failures.clear()
@@ -159,9 +183,6 @@ class DiskHardware:
         else:
             call()
 
-    def forget_held(self) -> None:
-        self._held = []
-
     def latency_s(self) -> float:
         return self._rng.uniform(*self._latency_s) * self.latency_factor
 
@@ -172,11 +193,9 @@ class DiskHardware:
         raise NotImplementedError
 
     def free_bytes(self) -> int:
-        return (
-            AMPLE_BYTES
-            if self.capacity_bytes is None
-            else max(0, self.capacity_bytes - self.used_bytes())
-        )
+        if self.capacity_bytes is None:
+            return AMPLE_BYTES
+        return max(0, self.capacity_bytes - self.used_bytes())
 
     def room_for(self, data: bytes) -> StorageError | None:
         """Return an ENOSPC error if there is no room to write ``data``, else None."""
@@ -188,7 +207,7 @@ class DiskHardware:
         return failure
 
     def released(self) -> None:
-        raise NotImplementedError
+        self._store = None
 
 
 class SimStore:
@@ -201,26 +220,25 @@ class SimStore:
         self._recovered = False
         self._gone: StorageError | None = None
         self._sync_began: float | None = None
-        self._last_sync_s = 0.0
+        self.last_sync_s = 0.0
 
     @property
     def busy_s(self) -> float:
-        return (
-            0.0
-            if self._sync_began is None
-            else asyncio.get_running_loop().time() - self._sync_began
-        )
+        began = self._sync_began
+        return 0.0 if began is None else asyncio.get_running_loop().time() - began
 
     @property
     def failure(self) -> Exception | None:
         return self._commit.failure
 
-    @property
-    def last_sync_s(self) -> float:
-        return self._last_sync_s
+    def free_bytes(self) -> int:
+        return self._hardware.free_bytes()
+
+    def used_bytes(self) -> int:
+        return self._hardware.used_bytes()
 
     def _start_sync(self, inline: bool) -> None:
-        # Whatever the caller hopes for, a sync takes its time here.
+        # A simulated sync is never done inline.
         del inline
         self._before("flush")
         count = len(self._hardware.unflushed)
@@ -228,7 +246,7 @@ class SimStore:
         self._later("flush", lambda: self._synced(count))
 
     def _synced(self, count: int) -> None:
-        self._last_sync_s, self._sync_began = self.busy_s, None
+        self.last_sync_s, self._sync_began = self.busy_s, None
         failure = self._hardware.take_failure("flush")
         if failure is None:
             self._hardware.sync(count)
@@ -248,15 +266,11 @@ class SimStore:
             if self._gone is None:
                 call()
 
-        handle = asyncio.get_running_loop().call_later(
-            self._hardware.latency_s(), self._hardware.complete, due
-        )
-        self._timers.setdefault(operation, []).append(handle)
-        if len(self._timers[operation]) > 8:
-            now = asyncio.get_running_loop().time()
-            self._timers[operation] = [
-                timer for timer in self._timers[operation] if timer.when() >= now
-            ]
+        loop = asyncio.get_running_loop()
+        timers = self._timers.setdefault(operation, [])
+        timers.append(loop.call_later(self._hardware.latency_s(), self._hardware.complete, due))
+        if len(timers) > 8:
+            timers[:] = [timer for timer in timers if timer.when() >= loop.time()]
 
     def _before(self, operation: Operation) -> None:
         if self._hardware.before is not None:

@@ -1,12 +1,10 @@
-"""A deterministic asyncio loop on virtual time, single-threaded, without sockets: when nothing is
-ready, time jumps.
-
-Callbacks run in scheduling order, timers by (time, order); no clock, thread, selector or hash
-matters. A raising callback ends the run.
+"""A deterministic asyncio loop on virtual time: when nothing is ready, the time jumps to the next
+timer. Callbacks run in scheduling order, timers by (time, order). A callback that raises ends the
+run.
 
 A *host* is a simulated process. Callbacks belong to the host in whose context they were scheduled,
-so it can be stopped while others run; its clock may run fast or slow. Network, disks and checks use
-the true time.
+so that it can be paused or killed while others run, and its clock may run fast or slow. Network,
+disks and checks use the true time.
 """
 
 import asyncio
@@ -26,17 +24,16 @@ START_OF_TIME_MS = 1_700_000_000_000
 """Wall clock at virtual time 0."""
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+_Call = Callable[[*Ts], object]
 
 _HOST: ContextVar[str] = ContextVar("simulated_host", default="")
 
 _NOBODY = copy_context()
-"""Context of no host."""
-
+"""Context of callbacks that belong to no host."""
 _REBUILD_ABOVE = 64
-"""Cancelled timers are swept when more than this and more than half of the heap."""
-
+"""Cancelled timers are removed once they are more than this, and more than half of all timers."""
 _LAST_TURNS = 20
-"""Number of last turns of the loop, in which cancelled tasks end."""
+"""Number of turns in which cancelled tasks may end, after the run."""
 
 
 class _Timer(asyncio.TimerHandle):
@@ -51,11 +48,11 @@ class DeadlockError(RuntimeError):
 
 
 class HostDiedError(BaseException):
-    """The running process was killed from within; only the loop may catch it."""
+    """The running process has crashed. Only the loop catches this."""
 
 
 def host_of(context: Context | None = None) -> str:
-    """Return the host whose context this is; None: the current one. Empty: no host's."""
+    """Return the host of a context, by default of the current one; empty if there is none."""
     return _HOST.get() if context is None else context.get(_HOST, "")
 
 
@@ -78,7 +75,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         super().__init__()
         self._now = start_time
         self.steps = 0
-        """Callbacks that have run, or were cancelled before they could."""
+        """Number of callbacks that have run, or were cancelled when they were due."""
         self._max_steps = max_steps
         # (when, order, handle): ties go by order of scheduling, and comparing never leaves C.
         self._timers: list[tuple[float, int, Any]] = []
@@ -91,21 +88,19 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._rates: dict[str, float] = {}
         self._costs: dict[str, Callable[[], float]] = {}
         self._queues: dict[str, deque[Any]] = {}
-        """Callbacks of hosts that work, in order, while they wait for the one before."""
+        """Callbacks by host, for hosts whose callbacks take time, that wait for an earlier one."""
         self._free_at: dict[str, float] = {}
-        """Time at which a host's last callback ends, by host."""
+        """Time at which each host's last callback ends."""
         self._waking: set[str] = set()
-        """Hosts in a callback, or with a timer for its end."""
+        """Hosts with a running callback, or with a timer for the end of one."""
         self._spent_s = 0.0
         self.longest_s: dict[str, float] = {}
         self.ending = False
-        """True once the run is over: cancelled tasks may end, even of hosts that die."""
+        """True once the run is over, while all tasks are cancelled."""
 
     def time(self) -> float:
-        """Virtual seconds, by the clock of the host that runs."""
-        if self._rates:
-            return self._now * self._rates.get(_HOST.get(), 1.0)
-        return self._now
+        """Return the time in seconds by the clock of the current host."""
+        return self._now * self._rates.get(_HOST.get(), 1.0) if self._rates else self._now
 
     def true_time(self) -> float:
         return self._now
@@ -115,64 +110,48 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._rates[host] = rate
 
     def set_cost(self, host: str, cost_s: Callable[[], float]) -> None:
-        """Let each callback of a host take ``cost_s`` and delay the next; its clock goes on."""
+        """Let each callback of a host take ``cost_s()``; later callbacks of the host wait."""
         self._costs[host], self._queues[host], self._free_at[host] = cost_s, deque(), 0.0
 
     def stopwatch(self, host: str) -> float:
-        """Seconds that go on within a callback: each look at it is one more piece of work done."""
+        """Return a time that advances within a callback: by the cost of one callback per call."""
         if (cost_s := self._costs.get(host)) is not None:
             self._spent_s += cost_s()
         return self._now + self._spent_s
 
     def call_soon(
-        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+        self, callback: _Call[*Ts], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Schedule a callback as asyncio does, without its checks."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def call_later(
-        self,
-        delay: float,
-        callback: Callable[[*Ts], object],
-        *args: *Ts,
-        context: Context | None = None,
+        self, delay: float, callback: _Call[*Ts], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
-        self,
-        when: float,
-        callback: Callable[[*Ts], object],
-        *args: *Ts,
-        context: Context | None = None,
+        self, when: float, callback: _Call[*Ts], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Schedule a callback as asyncio does; equal timers run in creation order."""
+        """Schedule a callback at a time of the current host's clock. Equal timers run in creation
+        order.
+        """
         if self._rates:
             rate, wanted = self._rates.get(_HOST.get(), 1.0), when
             when /= rate
-            # Rounded down, the timer would fire a moment before its time has come, by its own
-            # clock, for ever.
+            # Rounded up: a timer that is early by its own clock would be scheduled again, forever.
             while when * rate < wanted:
                 when = math.nextafter(when, math.inf)
         return self.call_at_true(when, callback, *args, context=context)
 
     def call_later_true(
-        self,
-        delay: float,
-        callback: Callable[[*Ts], object],
-        *args: *Ts,
-        context: Context | None = None,
+        self, delay: float, callback: _Call[*Ts], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at_true(self._now + delay, callback, *args, context=context)
 
     def call_at_true(
-        self,
-        when: float,
-        callback: Callable[[*Ts], object],
-        *args: *Ts,
-        context: Context | None = None,
+        self, when: float, callback: _Call[*Ts], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = _Timer(when, callback, args, self, context)
         handle._scheduled = True
@@ -181,9 +160,9 @@ class VirtualLoop(base_events.BaseEventLoop):
         return handle
 
     def call_soon_threadsafe(
-        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+        self, callback: _Call[*Ts], *args: *Ts, context: Context | None = None
     ) -> NoReturn:
-        """There are no threads here: virtual time could not order what they do."""
+        """Virtual time cannot order what threads do. Raises RuntimeError."""
         raise RuntimeError("a simulated program must not use threads")
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
@@ -196,7 +175,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             self.call_soon(self.create_task, generator.aclose())
 
     def leave_generators(self) -> None:
-        """Let the generators that are left be: those of a killed host could wait for ever."""
+        """Do not close the remaining generators: those of a killed host could wait forever."""
         self._asyncgens.clear()
 
     def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
@@ -210,8 +189,8 @@ class VirtualLoop(base_events.BaseEventLoop):
         return task
 
     def tasks_of_hosts(self) -> list[asyncio.Task[Any]]:
-        """Return the tasks of hosts that are not done. They are kept here: those of a killed
-        process would be closed, and do something, whenever the collector finds them.
+        """Return the unfinished tasks of hosts. They are kept so that the garbage collector does not
+        close those of killed processes, which would run their code.
         """
         self._of_hosts = [task for task in self._of_hosts if not task.done()]
         return self._of_hosts
@@ -221,17 +200,17 @@ class VirtualLoop(base_events.BaseEventLoop):
         self.held.setdefault(host, [])
 
     def is_held(self, host: str) -> bool:
-        """Return whether a paused host has missed anything by now."""
+        """Return whether callbacks of a paused host wait for its resumption."""
         return bool(self.held.get(host))
 
     def resume_host(self, host: str) -> None:
-        """Resume a host: callbacks that became due during the pause run next, in that order."""
+        """Resume a host: callbacks that became due during the pause run next, in order."""
         self._ready.extend(self.held.pop(host, ()))
         if self._queues.get(host):
             self._work_on(host)
 
     def drop_host(self, host: str) -> None:
-        """End a host, as by SIGKILL: nothing that belongs to it by now ever runs."""
+        """Kill a host's process: callbacks that belong to it now never run."""
         if self.ending:
             return
         handles = [*self._ready, *(entry[2] for entry in self._timers), *self.held.pop(host, ())]
@@ -290,7 +269,7 @@ class VirtualLoop(base_events.BaseEventLoop):
                     continue
 
     def _work_on(self, host: str) -> None:
-        """Run what a host has to do next once it is done before; the rest waits."""
+        """Run a host's next callback once the one before has ended."""
         queue = self._queues[host]
         while queue and host not in self._waking and host not in self.held:
             if self._now < self._free_at[host]:
@@ -314,7 +293,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._work_on(host)
 
     def end_work(self) -> None:
-        """Let nothing take time any more: waiting callbacks run next."""
+        """From here on callbacks take no time, and those that wait run next."""
         self._costs.clear()
         for queue in self._queues.values():
             self._ready.extend(queue)
@@ -365,8 +344,7 @@ def _cancel_tasks(loop: VirtualLoop) -> None:
     tasks = sorted(asyncio.all_tasks(loop), key=asyncio.Task.get_name)
     for task in tasks:
         task.cancel()
-    # Not until all are done: a task whose process was killed just before its next step never takes
-    # it.
+    # For some turns only: the tasks of a killed process never end.
     loop.run_until_complete(_some_turns())
     for task in tasks:
         if not task.done():

@@ -6,12 +6,12 @@ keeps what was synced and a prefix of the rest over all of them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import NamedTuple
 
-from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
+from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.node.storage.chunks import read_span
 from raftlog.node.storage.log_bounds import PartitionEnds, damage_in, scan_partition
 from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
@@ -64,34 +64,20 @@ class SimPartitionDisk(DiskHardware):
         self.unflushed: list[tuple[PartitionKey, Write | Begin]] = []
         self.flipped: dict[tuple[PartitionKey, int], bytes] = {}
         """Chunks with a flipped bit, by base offset, as they are now."""
-        self._store: SimPartitionStore | None = None
-
-    @property
-    def failure(self) -> Exception | None:
-        return self._store.failure if self._store is not None else None
 
     def open(self) -> SimPartitionStore:
-        if self._store is not None:
-            raise ConfigError(f"the disk {self.directory_id} is in use")
-        self.opened()
-        self._store = SimPartitionStore(self)
-        return self._store
+        self.require_closed()
+        return self._opened(SimPartitionStore(self))
 
     def crash(self, rng: Random) -> None:
         """Lose power: keep durable data and a random prefix of the other writes."""
-        self.sync(rng.randint(0, len(self.unflushed)))
-        if self.unflushed:
-            self.happened("unsynced_loss")
-        self.unflushed = []
-        self.forget_held()
+        self._lose_power(rng)
         self.live = {key: chunks.copy() for key, chunks in self.durable.items()}
-        if self._store is not None:
-            self._store.drop("the node crashed")
+        self._end_store()
 
     def replace(self, directory_id: str) -> None:
         """Swap in an empty disk. Raises ConfigError if the current one is in use."""
-        if self._store is not None:
-            raise ConfigError(f"the disk {self.directory_id} is in use")
+        self.require_closed()
         self.directory_id = directory_id
         self.durable, self.live, self.unflushed, self.flipped = {}, {}, [], {}
         self.forget_failures()
@@ -136,9 +122,6 @@ class SimPartitionDisk(DiskHardware):
             with suppress(CorruptLogError):
                 _carry_out(self.durable, key, write)
         del self.unflushed[:count]
-
-    def released(self) -> None:
-        self._store = None
 
 
 def _carry_out(
@@ -199,23 +182,17 @@ class SimPartitionStore(SimStore):
 
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
         self._check()
-        if not self._ends.check_truncate(key, end_offset):
-            return
-        try:
-            self._disk.write(key, Write(end_offset, None))
-        except CorruptLogError as error:
-            raise self._commit.fail(self._disk.met(damage_in(key, error))) from error
-        self._ends.truncated(key, end_offset)
+        if self._ends.check_truncate(key, end_offset):
+            with self._damage_of(key):
+                self._disk.write(key, Write(end_offset, None))
+            self._ends.truncated(key, end_offset)
 
     def advance_start(self, key: PartitionKey, start_offset: int, *, dropped_bytes: int) -> None:
         self._check()
-        if not self._ends.check_advance(key, start_offset):
-            return
-        try:
-            self._disk.write(key, Begin(start_offset, resets=False))
-        except CorruptLogError as error:
-            raise self._commit.fail(self._disk.met(damage_in(key, error))) from error
-        self._ends.advanced(key, start_offset)
+        if self._ends.check_advance(key, start_offset):
+            with self._damage_of(key):
+                self._disk.write(key, Begin(start_offset, resets=False))
+            self._ends.advanced(key, start_offset)
 
     def reset(self, key: PartitionKey, start_offset: int) -> None:
         self._check()
@@ -226,10 +203,15 @@ class SimPartitionStore(SimStore):
         self._check()
         if not self._ends.check_read(key, offset, until):
             return b""
+        with self._damage_of(key):
+            chunks = self._disk.live[key].scan(offset)
+            return read_span(chunks, offset, until, max_bytes, inside=True)
+
+    @contextmanager
+    def _damage_of(self, key: PartitionKey) -> Iterator[None]:
+        """Fail the store with the damage that is found in a replica."""
         try:
-            return read_span(
-                self._disk.live[key].scan(offset), offset, until, max_bytes, inside=True
-            )
+            yield
         except CorruptLogError as error:
             raise self._commit.fail(self._disk.met(damage_in(key, error))) from error
 
@@ -238,9 +220,6 @@ class SimPartitionStore(SimStore):
         if key in self._ends:
             self._disk.write(key, Begin(0, resets=True))
             self._ends.reset(key, 0)
-
-    def free_bytes(self) -> int:
-        return self._disk.free_bytes()
 
     def close(self) -> None:
         """Close. Written data stays, as by the operating system; no callback is called."""
