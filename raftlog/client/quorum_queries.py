@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from google.protobuf.message import Message
 
 from raftlog.client.security import ClientSecurity
+from raftlog.errors import ErrorCode
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.grpc_link import failure_text
 from raftlog.transport.grpc_transport import NoTokenError, authorization, open_channel
+from raftlog.transport.statuses import error_of
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 import grpc  # isort: skip
@@ -123,11 +125,16 @@ async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _P
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The result of a call. ``status``: gRPC's; None if there was no call, or it succeeded."""
+    """The result of a call.
+
+    ``status``: gRPC's; None if there was no call, or it succeeded. ``error_code``: raftlog's, or
+    NONE if the node sent none.
+    """
 
     response: Any
     failure: str = ""
     status: grpc.StatusCode | None = None
+    error_code: int = ErrorCode.NONE
 
 
 class Call(NamedTuple):
@@ -171,7 +178,8 @@ async def _called(channel: Any, one: Call, timeout_s: float, metadata: Any) -> C
         )
         return Called(await bound(one.request, timeout=timeout_s, metadata=metadata))
     except grpc.aio.AioRpcError as error:
-        return Called(None, failure_text(error), error.code())
+        code = error_of(error.trailing_metadata() or ()).error_code
+        return Called(None, failure_text(error), error.code(), code)
     except (grpc.RpcError, grpc.aio.BaseError) as error:
         return Called(None, failure_text(error))
 

@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from raftlog.client.quorum_queries import DESCRIBE_QUORUM, Call, Called, call_all, once_a_node
 from raftlog.client.security import ClientSecurity
 from raftlog.endpoint import endpoint_on, parse_endpoint
+from raftlog.errors import ErrorCode
 from raftlog.node.observability.journal import NodeEvent, typed_details
 from raftlog.node.recovery.mending import DAMAGED_LOG
 from raftlog.ops.evidence import (
@@ -235,7 +236,7 @@ class Collector:
             one = _struct(quorum.response, QuorumAnswer)
             report = _report(f"node {one.node_id}", node, begun_ms)
             return AskedNode(address, Reach.ANSWERS, one, node_id=one.node_id, report=report)
-        if DAMAGED_LOG in quorum.failure:
+        if quorum.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
             lacks = quorum.failure.partition(f"{DAMAGED_LOG}; ")[2]
             return AskedNode(address, Reach.DAMAGED, None, lacks)
         reach, tls = await self._reach(address, quorum.status)

@@ -9,13 +9,11 @@ import inspect
 import random
 import re
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from raftlog.errors import ApiError, ConfigError, ErrorCode, OtherServerError, RaftlogError
 from raftlog.identity import TOKEN_MAX_CHARS
@@ -27,9 +25,8 @@ from raftlog.transport.lane_link import DIALED
 from raftlog.transport.lane_tickets import ASK_KEY, OF_CLIENTS, VERSION, Offer, offered
 from raftlog.transport.links import BaseDialer
 from raftlog.transport.probe import host_failure, probe
-from raftlog.transport.statuses import ERROR_METADATA_KEY, error_from_wire
+from raftlog.transport.statuses import error_from_wire, error_of
 from raftlog.transport.tls import ClientTls, Credentials, Routes
-from raftlog.wire.common.v1 import common_pb2
 
 TokenSource = Callable[[], str | Awaitable[str]]
 """Source of the token for the next connection: a coroutine function, or a function that does not
@@ -264,11 +261,7 @@ async def _turned_away(call: Any) -> ApiError | None:
     """Return the server's refusal of a client that it does not admit, or None."""
     if await call.code() is not grpc.StatusCode.UNAUTHENTICATED:
         return None
-    error = common_pb2.Error()
-    for key, value in await call.trailing_metadata() or ():
-        if key == ERROR_METADATA_KEY:
-            with suppress(DecodeError):
-                error.ParseFromString(value)
+    error = error_of(await call.trailing_metadata() or ())
     # Another program, or an older build, sends only the status.
     error.error_code = error.error_code or ErrorCode.SASL_AUTHENTICATION_FAILED
     error.error_message = error.error_message or await call.details() or ""

@@ -4,13 +4,14 @@ metadata with the whole error and its retry delay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.common.v1 import common_pb2
@@ -143,6 +144,16 @@ def refusal_metadata(error: ApiError) -> tuple[tuple[str, str | bytes], ...]:
     )
     metadata.append((RICH_STATUS_KEY, status.SerializeToString()))
     return tuple(metadata)
+
+
+def error_of(trailing_metadata: Iterable[tuple[str, Any]]) -> common_pb2.Error:
+    """Return the error in the trailing metadata of a failed call; empty if there is none."""
+    error = common_pb2.Error()
+    for key, value in trailing_metadata:
+        if key == ERROR_METADATA_KEY:
+            with suppress(DecodeError):
+                error.ParseFromString(value)
+    return error
 
 
 def _packed(type_url: str, message: Message) -> any_pb2.Any:
