@@ -189,8 +189,10 @@ class VirtualLoop(base_events.BaseEventLoop):
         return task
 
     def tasks_of_hosts(self) -> list[asyncio.Task[Any]]:
-        """Return the unfinished tasks of hosts. They are kept so that the garbage collector does not
-        close those of killed processes, which would run their code.
+        """Return the unfinished tasks of hosts.
+
+        They are kept so that the garbage collector does not close those of killed processes, which
+        would run their code.
         """
         self._of_hosts = [task for task in self._of_hosts if not task.done()]
         return self._of_hosts
