@@ -46,8 +46,8 @@ class Quorum:
         program: Sequence[str] = (),
         settings: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        """Create an instance. ``program``: the program to start instead of ``raftlog``; empty for
-        this build's own. ``settings``: additional settings for all nodes.
+        """``program``: the program to start instead of ``raftlog``; empty for this build's own.
+        ``settings``: additional settings for all nodes.
         """
         self._program = list(program)
         self._settings = {**SETTINGS, **settings}

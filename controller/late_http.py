@@ -31,7 +31,7 @@ POLL_S = 0.02
 
 
 class Described(NamedTuple):
-    """What a node's HTTP side serves."""
+    """The content that a node's HTTP side serves."""
 
     ready: Callable[[], tuple[bool, str]]
     """Returns whether the node is ready, and why."""

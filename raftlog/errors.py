@@ -212,7 +212,7 @@ class RaftlogError(Exception):
     code: ErrorCode | None = None
     """The code of a refused request, or None if no request was refused."""
     field: str = ""
-    """The request's field, or the call's argument, at fault; "" if there is none."""
+    """The request's field, or the call's argument, at fault; "" if none."""
     outcome_unknown: bool = False
     """Whether the request may have been executed."""
 

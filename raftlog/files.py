@@ -54,10 +54,8 @@ _ROOTS = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 
 
 def exposed(path: Path) -> str:
-    """Return the fault in the permissions of a private key file, or "" if there is none.
-
-    Only the file's owner, or root and one group, may read it. Raises OSError. Windows has no such
-    permissions.
+    """Return the fault in the permissions of a private key file, or "" if none. Only the file's
+    owner, or root and one group, may read it. Raises OSError. Windows has no such permissions.
     """
     if os.name != "posix":
         return ""

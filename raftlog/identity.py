@@ -178,7 +178,7 @@ def parse_super_users(text: str) -> frozenset[str]:
 
 def os_user() -> str:
     """Return this process's user name, which commands and clients send as their principal, or "" if
-    it has none. It proves nothing.
+    none. It proves nothing.
     """
     try:
         return getpass.getuser()

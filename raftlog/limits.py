@@ -67,7 +67,7 @@ class Allowed:
     what: str
 
     def error(self, value: str) -> str:
-        """Return what is wrong with the value, or "" if it is valid."""
+        """See ``Text.error``."""
         if len(value) > self.max_chars:
             return f"{len(value)} characters, but at most {self.max_chars} are allowed"
         return (
@@ -86,7 +86,7 @@ class Address:
     optional: bool = False
 
     def error(self, value: str) -> str:
-        """Return what is wrong with the value, or "" if it is valid."""
+        """See ``Text.error``."""
         return "" if self.optional and not value else self.wrong(value)
 
 
@@ -97,7 +97,7 @@ class Octets:
     max_bytes: int
 
     def error(self, value: bytes) -> str:
-        """Return what is wrong with the value, or "" if it is valid."""
+        """See ``Text.error``."""
         return (
             ""
             if len(value) <= self.max_bytes

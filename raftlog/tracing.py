@@ -56,7 +56,7 @@ class Tracing:
         self._tracer = provider.get_tracer("raftlog")
 
     def caller(self) -> Any:
-        """Return the current span, to pass to ``calling`` later, or None if there is none."""
+        """Return the current span, to pass to ``calling`` later, or None."""
         context = self._api.get_current_span().get_span_context()
         return context if context.is_valid else None
 

@@ -23,7 +23,7 @@ class KafkaImport(Imported, frozen=True):
     """Summary of an import. All offsets but the first are exclusive."""
 
     sound: bool
-    """True if the import found nothing wrong."""
+    """Whether the import found nothing wrong."""
 
 
 PRINTED: Mapping[str, Any] = {

@@ -52,8 +52,8 @@ class Export:
 
     @property
     def buckets(self) -> int:
-        """The number of buckets by group in the ranges that have buckets; 0 if there are none, or
-        if they follow a rule that this build does not know.
+        """The number of buckets by group in the ranges that have buckets; 0 if none, or if they
+        follow a rule that this build does not know.
         """
         bucketing = self.manifest.bucketing
         if bucketing is None or bucketing.by != BY_GROUP or not bucketing.segments:
@@ -249,7 +249,7 @@ def base_of_groups(export: Export, groups: Groups) -> Image:
 
 
 def base_topic_id(export: Export, name: str) -> str | None:
-    """Return the id of the topic with this name in ``base_of``, or None if there is none."""
+    """Return the id of the topic with this name in ``base_of``, or None."""
     found = base_of(export).topic_ids.get(name)
     return None if found is None else found.hex()
 

@@ -40,7 +40,7 @@ class Stopwatch:
     """A stopwatch for one thread; calls from other threads are not measured."""
 
     def __init__(self, stages: Sequence[str], waiting: Sequence[str] = ()) -> None:
-        """Create an instance. ``waiting``: stages that are separate spans."""
+        """``waiting``: stages that are separate spans."""
         self.stages = ("", *stages)
         self._waiting = {self.stages.index(name) for name in waiting}
         self._thread = threading.get_ident()

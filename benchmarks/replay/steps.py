@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 Step = Callable[[], Any]
-"""Function that returns the result to compare between sides, or None if there is none."""
+"""Function that returns the result to compare between sides, or None."""
 
 
 def perform(steps: dict[str, Step]) -> None:

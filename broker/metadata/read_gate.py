@@ -47,7 +47,7 @@ RETRY_S = 0.25
 class ReadLease:
     """The lease that lets this broker answer strict reads.
 
-    ``broker_epoch``: returns the broker epoch of its current registration, or -1 if it has none.
+    ``broker_epoch``: returns the broker epoch of its current registration, or -1 if none.
     """
 
     def __init__(self, broker_epoch: Callable[[], int], on_wanted: Callable[[], None]) -> None:
@@ -63,10 +63,7 @@ class ReadLease:
         self._refusal = ""
 
     def reader(self, now: float) -> None:
-        """Record that a strict read needs the lease.
-
-        Raises NO_READ_LEASE if this broker is shutting down.
-        """
+        """See ``Lease``."""
         if self._renounced:
             raise ApiError(
                 ErrorCode.NO_READ_LEASE, "this broker is shutting down", field="read.mode"
@@ -81,7 +78,7 @@ class ReadLease:
         return not self._renounced and now - self._last_reader_at < WANTED_FOR_S
 
     def held(self, now: float) -> bool:
-        """Return whether this broker holds the lease."""
+        """See ``Lease``."""
         return (
             now < self._ends_at and self._of_epoch == self._broker_epoch() and not self._renounced
         )

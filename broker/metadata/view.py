@@ -134,7 +134,7 @@ class KeptImages:
 
     @property
     def full(self) -> bool:
-        """True if the bound is exceeded."""
+        """Whether the bound is exceeded."""
         return self.bytes > self._max_bytes
 
     def at_least(self, offset: int) -> Image | None:
@@ -383,7 +383,7 @@ class View:
         self._images = KeptImages(max_bytes)
         self.controller_epoch = 0
         self.hears_controller = False
-        """True if the last controller contacted has answered with this log."""
+        """Whether the last controller contacted has answered with this log."""
         self.tip_listener: TipListener | None = None
         self.changes = ChangeCollector()
         """Changes since they were last taken, for components that read only the tip."""
@@ -407,7 +407,7 @@ class View:
         self._received_lao_epoch = UNKNOWN
         self._unfenced_epoch: int | None = None
         self.heartbeats = True
-        """True if heartbeats are enabled in the newest image (KIP-343)."""
+        """Whether heartbeats are enabled in the newest image (KIP-343)."""
         self._heartbeats_from = UNKNOWN
         """Offset from which heartbeats are enabled again; an LAO received before may be too low."""
 
@@ -444,7 +444,7 @@ class View:
 
     @property
     def lao_above_applied(self) -> bool:
-        """True if this broker received an LAO above what it has applied: the controller does not
+        """Whether this broker received an LAO above what it has applied: the controller does not
         count this broker, so it must not serve reads as if it were counted.
         """
         return self._received_lao > self.applied
@@ -473,7 +473,7 @@ class View:
 
     @property
     def _shows_lao(self) -> bool:
-        """True if the image at LAO may be shown.
+        """Whether the image at LAO may be shown.
 
         Only an LAO from the controller epoch that unfenced this broker, or a later one, counts:
         after a failover, an earlier LAO may be below writes that were answered ``visible`` while
@@ -492,7 +492,7 @@ class View:
 
     @property
     def bytes_kept(self) -> int:
-        """Size in bytes of the chunks and images above the oldest image; images are estimated."""
+        """See ``KeptImages.bytes``."""
         return self._images.bytes
 
     @property
@@ -501,9 +501,7 @@ class View:
         return self._images.full
 
     def at_least(self, offset: int) -> Image | None:
-        """Return the oldest kept image at ``offset`` or later, or None if that offset is not
-        applied.
-        """
+        """See ``KeptImages``."""
         return self._images.at_least(offset)
 
     def check_position(self, generation: int, epoch: int, offset: int, field: str) -> None:

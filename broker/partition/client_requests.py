@@ -188,11 +188,11 @@ class Pending:
 
     @property
     def ended(self) -> bool:
-        """True if the request has ended."""
+        """See ``PendingAppend``."""
         return self._produce.ended
 
     def succeeded(self) -> None:
-        """Record that the requested acks level is reached."""
+        """See ``PendingAppend``."""
         self._end(pb.ProducePartitionResult(base_offset=self._base_offset))
 
     def failed(
@@ -203,7 +203,7 @@ class Pending:
         outcome_unknown: bool,
         current_leader: pb.CurrentLeader | None = None,
     ) -> None:
-        """Record that the requested acks level will not be reached."""
+        """See ``PendingAppend``."""
         self._end(
             pb.ProducePartitionResult(
                 error_code=code,
@@ -395,12 +395,12 @@ class ParkedFetch:
             self._over()
 
     def committed(self, leader: Leader, high_watermark: int) -> None:
-        """Answer if a leader's new high watermark lies beyond the offset that is fetched."""
+        """See ``WaitingFetch``."""
         if high_watermark > self._offsets[leader]:
             self.answer()
 
     def answer(self) -> None:
-        """Answer with the records available now; at most once."""
+        """See ``WaitingFetch``."""
         if self._answered:
             return
         self._over()

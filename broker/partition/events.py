@@ -66,13 +66,13 @@ class BrokerStatusChanged(msgspec.Struct, frozen=True):
     """This broker's knowledge of its registration, sent whenever it registers, a heartbeat is
     answered, or the registration is lost.
 
-    ``broker_epoch``: of its *current* registration; -1 if there is none. Roles are taken only from
-    an image that shows exactly this epoch; such an image is newer than anything that an earlier
-    process of this broker did. ``serve_until``: time at which the broker must consider itself
-    fenced unless an answer arrives first; -inf if it is fenced. From then on no new request is
-    accepted, and pending ones are answered with errors. ``why``: for the error text.
-    ``shown_from``: offset at which the registration was decided; an image below it gives no roles
-    and deletes no replica, even if it shows this epoch.
+    ``broker_epoch``: of its *current* registration; -1 if none. Roles are taken only from an image
+    that shows exactly this epoch; such an image is newer than anything that an earlier process of
+    this broker did. ``serve_until``: time at which the broker must consider itself fenced unless an
+    answer arrives first; -inf if it is fenced. From then on no new request is accepted, and pending
+    ones are answered with errors. ``why``: for the error text. ``shown_from``: offset at which the
+    registration was decided; an image below it gives no roles and deletes no replica, even if it
+    shows this epoch.
     """
 
     broker_epoch: int

@@ -103,7 +103,7 @@ class Follower(Role):
 
     @property
     def is_being_added(self) -> bool:
-        """True if this replica is being added, and is not in sync yet."""
+        """Whether this replica is being added, and is not in sync yet."""
         partition = self.host.partition(self.replica.key)
         isr = () if partition is None else partition.isr
         return is_being_added(partition, self.host.broker_id, isr)
@@ -184,7 +184,7 @@ class LeaderLink:
         self._pause: Timer | None = None
         self._pause_s = 0.0
         self._refusal = 0
-        """Error code that refuses whole fetches; 0 if there is none."""
+        """Error code that refuses whole fetches; 0 if none."""
 
     # --- the link --------------------------------------------------------------------------------
 

@@ -216,12 +216,12 @@ class Replica:
 
     @property
     def durable(self) -> bool:
-        """True if the whole log is durable, so that its end may be acknowledged."""
+        """Whether the whole log is durable, so that its end may be acknowledged."""
         return self.log.flushed_end == self.log.end and not self.truncation_unflushed
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record; -1 if there is none."""
+        """Epoch of the last record; -1 if none."""
         return self.log.last_epoch if self.log.end > self.log.start else -1
 
 
@@ -246,7 +246,7 @@ class Host:
         self.why_fenced = "not registered yet"
         self.low_on_space = False
         self.registered = False
-        """True if the image shows the current registration: only then is the image newer than
+        """Whether the image shows the current registration: only then is the image newer than
         everything that earlier processes of this broker did.
         """
         self.replicas: dict[PartitionKey, Replica] = {}
@@ -275,7 +275,7 @@ class Host:
 
     @property
     def serves(self) -> bool:
-        """True if new requests may be accepted: registered, unfenced, with a fresh session."""
+        """Whether new requests may be accepted: registered, unfenced, with a fresh session."""
         return self.registered and self.now < self.serve_until
 
     def why_not_serving(self) -> str:

@@ -61,9 +61,9 @@ class Proposal:
     also: frozenset[int] = frozenset()
     """Member ids of the proposals that this one withdraws."""
     uncertain: bool = False
-    """True if an attempt had no answer: it may be accepted until the partition epoch changes."""
+    """Whether an attempt had no answer: it may be accepted until the partition epoch changes."""
     waiting: bool = False
-    """True if it must not be sent again: the image will show the outcome."""
+    """Whether it must not be sent again: the image will show the outcome."""
 
     @property
     def isr(self) -> tuple[int, ...]:

@@ -116,7 +116,7 @@ class PendingAppend(Protocol):
 
     @property
     def ended(self) -> bool:
-        """True if the request has ended."""
+        """Whether the request has ended."""
 
     def succeeded(self) -> None:
         """Record that the requested acks level is reached."""
@@ -275,7 +275,7 @@ class Leader(Role):
         return base, end
 
     def enough_in_sync(self) -> bool:
-        """Return whether the committed ISR has at least ``min.insync.replicas`` members."""
+        """See ``LeaderIsr``."""
         return self.isr.enough_in_sync()
 
     def wait(self, pending: PendingAppend, *, for_commit: bool) -> None:
@@ -332,11 +332,9 @@ class Leader(Role):
             self._fail_for_commit(durable)
 
     def _held_at(self, durable: int) -> int:
-        """Return the known high watermark while it must not move; -1 if there is none.
-
-        For a new leader it is the one that the previous leader sent or, if no replica outside the
-        ISR is eligible, the end of the log with which this leader began, as every other possible
-        leader has that part.
+        """Return the known high watermark while it must not move; -1 if none. For a new leader it
+        is the one that the previous leader sent or, if no replica outside the ISR is eligible, the
+        end of the log with which this leader began, as every other possible leader has that part.
         """
         if self.isr.state.elr:
             return min(durable, self.replica.high_watermark)

@@ -323,7 +323,7 @@ class Partitions:
 
     @property
     def has_unreported(self) -> bool:
-        """True if there are leaderless partitions that no heartbeat has reported."""
+        """Whether there are leaderless partitions that no heartbeat has reported."""
         return bool(self._host.unreported)
 
     def replica_logs(self) -> list[ReplicaLogReport]:

@@ -62,17 +62,17 @@ class Position:
 
     @property
     def is_throttled(self) -> bool:
-        """True if the follower is being added, and is not in sync yet."""
+        """Whether the follower is being added, and is not in sync yet."""
         leader, replica_id = self.leader, self.session.replica_id
         return is_being_added(leader.partition, replica_id, leader.isr.state.committed)
 
     def on_append(self) -> None:
-        """Handle growth of the leader's log."""
+        """See ``FollowerPosition``."""
         if self.awaits:
             self.session.has_data(self)
 
     def high_watermark_moved(self, high_watermark: int) -> None:
-        """Record a high watermark that is to be sent to the follower."""
+        """See ``FollowerPosition``."""
         if self.awaits and high_watermark > self.sent_high_watermark:
             self.session.has_marks(self)
 
@@ -90,7 +90,7 @@ class Position:
 
     @property
     def has_unsent_marks(self) -> bool:
-        """True if the leader's high watermark or log start is above the one last sent."""
+        """Whether the leader's high watermark or log start is above the one last sent."""
         leader = self.leader
         return self.awaits and (
             leader.high_watermark > self.sent_high_watermark
@@ -98,7 +98,7 @@ class Position:
         )
 
     def refused(self, code: ErrorCode, current: pb.CurrentLeader) -> None:
-        """Answer with an error: the leader has resigned."""
+        """See ``FollowerPosition``."""
         if self.awaits:
             self.session.has_result(
                 self.key, pb.ReplicaFetchPartitionResult(error_code=code, current_leader=current)
@@ -212,7 +212,7 @@ class Session:
 
     @property
     def has_news(self) -> bool:
-        """True if an answer would have more than high watermarks and log starts."""
+        """Whether an answer would have more than high watermarks and log starts."""
         return bool(self._data or self._results)
 
     def settle(self) -> None:

@@ -58,7 +58,7 @@ class Heartbeat:
 class Exit:
     """Why the process must exit.
 
-    ``clean``: True if it was asked to stop, and the controller agreed or the broker was not
+    ``clean``: whether it was asked to stop, and the controller agreed or the broker was not
     registered.
     """
 
@@ -156,7 +156,7 @@ class Lifecycle:
 
     @property
     def unfenced(self) -> bool:
-        """True if this broker's own image shows its current registration unfenced.
+        """Whether this broker's own image shows its current registration unfenced.
 
         Controlled shutdown does not fence.
         """
@@ -200,7 +200,7 @@ class Lifecycle:
 
     @property
     def heartbeats(self) -> bool:
-        """True if heartbeats are enabled (``broker.heartbeat.version``).
+        """Whether heartbeats are enabled (``broker.heartbeat.version``).
 
         Otherwise the broker sends none, and silence does not fence it.
         """

@@ -278,7 +278,7 @@ class DataPlane:
 
     @property
     def has_unreported(self) -> bool:
-        """True if there are leaderless partitions that no heartbeat has reported."""
+        """See ``Partitions``."""
         return self._replicas is not None and self._replicas.has_unreported
 
     def replica_logs(self) -> list[ReplicaLogReport]:

@@ -55,7 +55,7 @@ class ApiVersions:
         self._levels: Mapping[str, int] = {}
         self._epoch = -1
         self._guessed = False
-        """True if a client was answered before the levels were known."""
+        """Whether a client was answered before the levels were known."""
 
     def moved(self) -> bool:
         """Return whether the moved view offers other levels, so that clients must ask again."""

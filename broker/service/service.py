@@ -427,7 +427,7 @@ class BrokerService:
 
     @property
     def last_broker_epoch(self) -> int:
-        """The broker epoch, or the previous one between two registrations; -1 before the first."""
+        """See ``Lifecycle.last_epoch``."""
         return self._lifecycle.last_epoch
 
     async def start(
@@ -525,9 +525,7 @@ class BrokerService:
             await listener.close()
 
     def why_fenced(self) -> str:
-        """Return why this broker accepts no new requests, or "" if it does. Also used for
-        readiness.
-        """
+        """See ``Fencing.why``."""
         return self._fencing.why()
 
     def _tick(self) -> None:

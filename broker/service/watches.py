@@ -313,24 +313,24 @@ class Watches:
         return WatchStream(self, cast(CountedLink, link))
 
     def begin(self, handle: Handle, request: pb.WatchRequest) -> None:
-        """Begin a watch, or refuse it with an error."""
+        """See ``Shell``."""
         try:
             self._begin(handle, request)
         except ApiError as error:
             self.refuse(handle, error)
 
     def refuse(self, handle: Handle, error: ApiError) -> None:
-        """End a watch with an error, whether it has begun or not."""
+        """See ``Shell``."""
         self.hub.forget(handle)
         self._send(Sending(handle, ending(error), ends=True))
 
     def forget(self, handle: Handle) -> None:
-        """Remove a watch that has ended. Idempotent."""
+        """See ``Shell``."""
         self._leave(handle)
         self.hub.forget(handle)
 
     def unsent(self, stream: WatchStream) -> None:
-        """Record that a stream has responses to send at the end of this turn."""
+        """See ``Shell``."""
         self._unsent[stream] = None
 
     def close(self) -> None:
@@ -427,7 +427,7 @@ class Watches:
         return self._view.tip if mode == pb.LATEST else self._view.repeatable
 
     def close_later(self, link: Link) -> None:
-        """Close a link that has no more watches after a while, if its client does not."""
+        """See ``Shell``."""
         self._loop.call_later(LINGER_S, link.close, "the watch has ended")
 
     def schedule_turn(self) -> None:

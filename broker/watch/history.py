@@ -55,7 +55,7 @@ class _Entry:
         self.chunk = chunk
         self.before: Image | None = None
         self.keeps_image = False
-        """True if the following chunks need this chunk's image."""
+        """Whether the following chunks need this chunk's image."""
         self.changes: list[Kept] | None = None
         self.bytes = len(chunk) + _CHUNK_BYTES
 

@@ -211,9 +211,9 @@ class Watcher:
     """The image of the initial list while that is being sent, else None."""
     initial: bool = False
     started: bool = False
-    """True if the watcher was sent its starting position."""
+    """Whether the watcher was sent its starting position."""
     fell_behind: bool = False
-    """True if the watcher has read too slowly to be live."""
+    """Whether the watcher has read too slowly to be live."""
     epoch: int = 0
     """Epoch of its last token."""
 
@@ -304,8 +304,8 @@ class WatchHub:
 
     @property
     def is_idle(self) -> bool:
-        """True if ``moved`` would do nothing: there are no watchers, and there is nothing to
-        drop.
+        """Whether ``moved`` would do nothing: there are no watchers, and there is nothing
+        to drop.
         """
         history = self.history
         return not self._watchers and history.bytes <= history.max_bytes

@@ -37,7 +37,7 @@ class Held(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What retention decided.
+    """The decision of retention.
 
     ``start``: the snapshot to truncate the log up to (None to delete nothing). ``held_by``: export
     cursors that block a deletion that is otherwise due. ``passed``: cursors already below
@@ -105,7 +105,7 @@ def highest_start(
     starts: Sequence[SnapshotId], log_start_offset: int, fetched: Iterable[SnapshotId]
 ) -> SnapshotId | None:
     """Return the highest of ``starts`` (ascending) below which no snapshot fetch needs any data, or
-    None if there is none.
+    None.
     """
     needed = min(
         (one.end_offset for one in fetched if one.end_offset >= log_start_offset), default=None

@@ -45,7 +45,7 @@ class Directory:
         self.leader_epoch = 0
         """The newest epoch that this node knows."""
         self.successor_id = -1
-        """Successor after a completed transfer, while no leader is known; -1 if there is none."""
+        """Successor after a completed transfer, while no leader is known; -1 if none."""
         self.outage = ""
         """Why this node knew no leader at the last tick; "" if it knew one."""
 

@@ -89,7 +89,7 @@ class Bursts:
         self._rested_s = 0.0
         """Time in seconds without an answer that no burst has used up."""
         self._again = False
-        """True if brokers were answered since the last check was scheduled."""
+        """Whether brokers were answered since the last check was scheduled."""
         self.pausing = False
         """True while brokers wait for the end of a pause."""
 
@@ -178,7 +178,7 @@ class MetadataStream:
     sent_lao: int = -2
     sent_epoch: int = -1
     stranger: bool = True
-    """True if the stream occupies one of the strangers' places."""
+    """Whether the stream occupies one of the strangers' places."""
     lines_up: int = 0
     """Bit set of the strangers' two queues that the stream is in."""
 
@@ -224,7 +224,7 @@ class Observers:
         self._front = 0
         """Index of the queue to examine."""
         self._news = False
-        """True if there has been news: the waiting streams are examined again after the front
+        """Whether there has been news: the waiting streams are examined again after the front
         queue.
         """
         self._spent_bytes, self._spent_s = 0, 0.0
@@ -240,12 +240,12 @@ class Observers:
         self.lao_is_held = False
         """True while a move of LAO alone is not news: it is sent with the next answer."""
         self.unreported = False
-        """True if an observer may have received an LAO without an answer to its fetch since reports
+        """Whether an observer may have received an LAO without an answer to its fetch since reports
         were last requested.
         """
         self.contradiction = ""
         """Describes a batch that an observer reported as its last applied one and that this log
-        lacks; "" if there is none.
+        lacks; "" if none.
         """
         self._say_divergence_at = 0.0
 

@@ -129,7 +129,7 @@ class LeadershipTransfer:
         self._timer: asyncio.Handle | None = None
         self._held_until = -1.0
         self._has_held = False
-        """True if requests have been held since the last leader was known, so that they are not
+        """Whether requests have been held since the last leader was known, so that they are not
         held twice.
         """
         self._check_due = False

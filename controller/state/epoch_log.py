@@ -220,9 +220,7 @@ class EpochLog:
         self.epoch = epoch
         self.epoch_start_offset = epoch_start_offset
         self.committed = committed
-        """The newest image known to be committed; answers show this one."""
         self.log_hash = log_hash
-        """Hash of the log up to ``committed``."""
         self._pending = ImageBuilder(committed)
         self.pending_but_configs: ImageView = self._pending
         """As ``pending``, but the last config writes may be missing: none of them affects another
@@ -238,7 +236,6 @@ class EpochLog:
         self.lao: LaoView = self._lao
         """The LAO tracker, read-only."""
         self.elections = Elections()
-        """Numbers of elections from outside ISRs that this epoch has decided."""
         self.report: LaoReport = self._lao.report
         """Processes a broker's report."""
         self._chunk = ChunkBuilder(epoch)
@@ -255,7 +252,7 @@ class EpochLog:
 
     @property
     def pending(self) -> ImageView:
-        """The image of the whole local log and everything added; decisions validate against it."""
+        """See ``LogView``."""
         if self._unfolded:
             self.fold()
         return self._pending

@@ -78,7 +78,7 @@ class LeaseTracker:
         return 0.0 if due is None else max(0.0, due + self._extended_s - now)
 
     def next_due(self) -> float:
-        """Return when the first lease is due, or infinity if there is none."""
+        """Return when the first lease is due, or infinity if none."""
         return self._by_due[0][0] + self._extended_s if self._by_due else math.inf
 
     def expired(self, now: float) -> int | None:

@@ -109,7 +109,7 @@ class SessionTracker:
         return None if session is None else session.last_contact
 
     def next_expiry(self) -> tuple[float, int] | None:
-        """Return (time, broker id) of the session that expires first, or None if there is none."""
+        """Return (time, broker id) of the session that expires first, or None."""
         for broker_id, session in self._sessions.items():
             return self._expiry(session.key), broker_id
         return None
@@ -370,7 +370,7 @@ class Absent(NamedTuple):
 
     @property
     def missing(self) -> bool:
-        """True if the id may be assigned to another broker."""
+        """Whether the id may be assigned to another broker."""
         return self.missing_in_s <= 0
 
 
@@ -475,7 +475,8 @@ class AwaitedIdError(ApiError):
         self.remaining_ms = max(0, round(remaining_s * 1000))
         self.place = ""
         self.is_news = False
-        """True if this answer differs from the previous one to the same broker; it is then logged.
+        """Whether this answer differs from the previous one to the same broker; it is then
+        logged.
         """
 
 

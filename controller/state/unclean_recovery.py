@@ -56,7 +56,7 @@ class LogEnd(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the reports about a leaderless partition imply."""
+    """Conclusions from the reports about a leaderless partition."""
 
     leader: int
     """Replica to elect, or NO_LEADER if the election must wait."""

@@ -143,9 +143,9 @@ class Registration:
     broker_id: int
     epoch: int
     legacy: bool
-    """True if the broker reports no applied offset."""
+    """Whether the broker reports no applied offset."""
     unvouched: bool = False
-    """True if the broker was unfenced while heartbeats were disabled, and so without a check of
+    """Whether the broker was unfenced while heartbeats were disabled, and so without a check of
     what it had applied.
     """
     member: bool = False
@@ -311,7 +311,6 @@ class LaoView:
         self._epoch_start_offset = epoch_start_offset
         """Inclusive."""
         self._high_watermark = 0
-        """High watermark as known in this epoch, exclusive; 0 if unknown."""
         self._log_end = 0
         """Log end offset, exclusive."""
         self._highest_lao = -1
@@ -326,11 +325,11 @@ class LaoView:
         self._features: dict[str, int] = {}
         """Feature levels at the log end."""
         self._level_is_zero = False
-        """True if ``lao.version`` is not among the feature levels. False if there are no levels:
+        """Whether ``lao.version`` is not among the feature levels. False if there are no levels:
         the log has not been bootstrapped.
         """
         self._heartbeats_off = False
-        """True if heartbeats are disabled at the log end: brokers join without having applied
+        """Whether heartbeats are disabled at the log end: brokers join without having applied
         anything, and LAO is unknown.
         """
         self._heartbeats_off_from = epoch_start_offset

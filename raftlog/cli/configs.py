@@ -206,7 +206,7 @@ def source_text(one: ConfigEntry) -> str:
 
 
 def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
-    """Return a hint with known keys similar to the unknown ones, or "" if there are none."""
+    """Return a hint with known keys similar to the unknown ones, or "" if none."""
     known = keys_of.config_keys(resource_type) or {}
     guesses = [
         close[0]
@@ -219,7 +219,7 @@ def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
 def without_effect(
     resource_type: int, configs: Mapping[str, str], of_one_broker: Collection[str] = ()
 ) -> str:
-    """Return notes about keys that are stored but have no effect, or "" if there are none."""
+    """Return notes about keys that are stored but have no effect, or "" if none."""
     known = keys_of.config_keys(resource_type) or {}
     idle = [
         name for name in configs if name in known and not keys_of.is_acted_on(resource_type, name)

@@ -82,7 +82,7 @@ class LoopThread:
     """
 
     def __init__(self, close: Close) -> None:
-        """Create an instance. ``close``: coroutine function that closes the objects on the loop."""
+        """``close``: coroutine function that closes the objects on the loop."""
         self._close = close
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -365,7 +365,7 @@ class Attribute(Generic[T]):
     """
 
     def __init__(self, of: Callable[[Any], T] | property) -> None:
-        """Create an instance. ``of``: the property of the asynchronous twin."""
+        """``of``: the property of the asynchronous twin."""
         self._of = cast("property", of)
         self.__doc__ = of.__doc__
 

@@ -74,8 +74,8 @@ class EndpointSelector:
     """
 
     def __init__(self, endpoints: Endpoints, rng: random.Random, *, shuffled: bool = False) -> None:
-        """Create an instance. ``shuffled``: start with a random given endpoint. Raises ConfigError
-        if there is no endpoint.
+        """``shuffled``: start with a random given endpoint. Raises ConfigError if there is no
+        endpoint.
         """
         self._endpoints = known_endpoints(endpoints)
         given = self._endpoints.given

@@ -54,7 +54,7 @@ class Waiting:
         self.caller: Any = None
         """The span in which the record was written, if calls are traced."""
         self.unknown = False
-        """True if an attempt had an unknown outcome, so that no later error is definite."""
+        """Whether an attempt had an unknown outcome, so that no later error is definite."""
 
     def fail(self, error: ApiError) -> None:
         """Report an error to the caller; the error also says if an earlier attempt may have
@@ -92,7 +92,7 @@ class PartitionQueue:
 
     @property
     def next_deadline(self) -> float:
-        """Deadline of the oldest waiting record, or infinity if there is none."""
+        """Deadline of the oldest waiting record, or infinity if none."""
         return self._waiting[0].deadline if self._waiting else float("inf")
 
     def add(self, record: Waiting) -> None:

@@ -274,7 +274,7 @@ class Router(ABC):
 
     @property
     def unreached(self) -> str:
-        """The servers that could not be reached, with the reasons; "" if there are none."""
+        """The servers that could not be reached, with the reasons; "" if none."""
         every = dict.fromkeys((*self._selector.known, *self._failures))
         return with_reasons({one: why for one in every if (why := self._failure_of(one))})
 

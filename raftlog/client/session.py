@@ -133,7 +133,7 @@ class Session:
 
     @property
     def client_id(self) -> int:
-        """Id of the open client in the cluster, or 0 if there is none."""
+        """Id of the open client in the cluster, or 0 if none."""
         return self._client.id if self._client is not None else 0
 
     async def write(

@@ -181,7 +181,7 @@ class Listing(list[T]):
     """Offset of the metadata in the log."""
 
     def __init__(self, items: Iterable[T], offset: int, **more: Any) -> None:
-        """Create an instance. ``more``: attributes that a subclass declares."""
+        """``more``: attributes that a subclass declares."""
         super().__init__(items)
         self.offset = offset
         vars(self).update(more)
@@ -392,7 +392,7 @@ class Feature:
 
     name: str
     finalized_level: int
-    """Finalized level, or 0 if there is none."""
+    """Finalized level, or 0 if none."""
     min_supported: int
     max_supported: int
 

@@ -250,9 +250,7 @@ class Watch:
         calls: WatchStreams | None = None,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Create an instance.
-
-        ``start_timeout_s``: timeout of the first response; later the watch waits indefinitely,
+        """``start_timeout_s``: timeout of the first response; later the watch waits indefinitely,
         calling ``waiting`` with the reason, and with "" when a broker serves it again. ``calls``:
         factory of its calls, or None to use its own streams.
         """

@@ -46,9 +46,7 @@ class Demo:
     def __init__(
         self, cluster: LocalCluster, console: Console, authority: Authority | None = None
     ) -> None:
-        """Create an instance. ``authority``: for certificates and an authorizer, or None for
-        neither.
-        """
+        """``authority``: for certificates and an authorizer, or None for neither."""
         self._authority = authority
         self.cluster = cluster
         self.console = console

@@ -135,7 +135,7 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def endpoint(self) -> str:
-        """host:port of the first listener, which brokers use; "" if there is none."""
+        """host:port of the first listener, which brokers use; "" if none."""
         return self.listeners[0].address if self.listeners else ""
 
     def endpoint_for_brokers(self, name: str) -> str:
@@ -179,12 +179,10 @@ class Topic(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A partition.
-
-    ``leader``: -1 if there is none. ``elr``: eligible leader replicas (KIP-966), which have left
-    the ISR with all records up to the high watermark, in the order of the replicas; while there are
-    any, the high watermark does not advance. ``last_known_elr``: the last leader, while there is
-    neither an ISR nor an ELR.
+    """A partition. ``leader``: -1 if none. ``elr``: eligible leader replicas (KIP-966), which have
+    left the ISR with all records up to the high watermark, in the order of the replicas; while
+    there are any, the high watermark does not advance. ``last_known_elr``: the last leader, while
+    there is neither an ISR nor an ELR.
     """
 
     topic_id: bytes

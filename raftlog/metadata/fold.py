@@ -543,7 +543,7 @@ def _leave(image: ImageDraft, key: str, lease_id: int) -> None:
 
 
 def directory_of(key: str) -> str:
-    """Return the part of a key before its last slash, or "" if it has none."""
+    """Return the part of a key before its last slash, or "" if none."""
     return key[: max(0, key.rfind("/"))]
 
 

@@ -56,7 +56,7 @@ class Replicas(Set[PartitionKey]):
     __slots__ = ("_blocks", "_count", "_order")
 
     def __init__(self, blocks: pmap.Map[BlockKey, int], count: int) -> None:
-        """Create an instance. ``blocks``: without empty ones. ``count``: number of bits in them."""
+        """``blocks``: without empty ones. ``count``: number of bits in them."""
         self._blocks, self._count = blocks, count
         self._order: list[BlockKey] = []
         """Sorted keys of the blocks, computed on first use."""

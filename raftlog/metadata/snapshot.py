@@ -207,9 +207,7 @@ class SnapshotLoader:
     """The loader of a snapshot's image, fed piece by piece from the first byte to the last."""
 
     def __init__(self, *, flat: bool = False) -> None:
-        """Create an instance. ``flat``: whether only the newest image will be folded further
-        (``flat_map``).
-        """
+        """``flat``: whether only the newest image will be folded further (``flat_map``)."""
         self._verifier = SnapshotVerifier(self._content)
         self._parts = Parts(flat=flat)
 

@@ -23,7 +23,7 @@ class SortedKeys:
     __slots__ = ("_blocks",)
 
     def __init__(self, blocks: list[list[str]] | None = None) -> None:
-        """Create an instance. ``blocks``: without empty ones; must not be changed afterwards."""
+        """``blocks``: without empty ones; must not be changed afterwards."""
         self._blocks = blocks or []
 
     def __iter__(self) -> Iterator[str]:

@@ -46,7 +46,7 @@ class Door:
     """The access rules of the console.
 
     ``secured``: the node authenticates its clients, so the console does, too. ``token``: the
-    configured token, or "" if there is none.
+    configured token, or "" if none.
     """
 
     def __init__(self, *, secured: bool, token: str = "") -> None:

@@ -310,8 +310,8 @@ class Survey(msgspec.Struct, frozen=True):
     @property
     def heard_leader(self) -> tuple[int, list[int]]:
         """Return (leader, its followers) for a leader that does not answer here but that other
-        nodes follow and reach; the leader is -1 if there is none. Of several, the one with the
-        highest epoch.
+        nodes follow and reach; the leader is -1 if none. Of several, the one with the highest
+        epoch.
         """
         if self.leader is not None:
             return -1, []

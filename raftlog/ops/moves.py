@@ -99,7 +99,7 @@ class _Room:
         self.usable = [one for one in self.sources if one not in low_on_space]
 
     def rack(self, broker_id: int) -> str:
-        """Return the rack of a broker, or "" if it has none."""
+        """Return the rack of a broker, or "" if none."""
         broker = self._image.brokers.get(broker_id)
         return "" if broker is None else broker.rack
 
@@ -383,9 +383,7 @@ class Mover:
         report: Callable[[str], None],
         throttle: int | None = None,
     ) -> None:
-        """Create an instance.
-
-        ``plan``: called with the image and the brokers that are low on space. ``stalled_s``:
+        """``plan``: called with the image and the brokers that are low on space. ``stalled_s``:
         seconds without progress after which it gives up. ``report``: called with a text about the
         progress when that has changed. ``throttle``: bytes per second that a broker sends to new
         replicas, and fetches for them.

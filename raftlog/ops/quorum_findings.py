@@ -35,7 +35,7 @@ class Finding:
     consequence: str
     remedy: str
     command: str = ""
-    """The next command to run, or "" if there is none."""
+    """The next command to run, or "" if none."""
 
 
 def _of(severity: Severity) -> Callable[..., Finding]:

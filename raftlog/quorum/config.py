@@ -68,7 +68,7 @@ class QuorumConfig:
     empty, its endpoint in the voter set.
     """
     is_spare: bool = False
-    """True if this node offers itself as a voter while it is an observer."""
+    """Whether this node offers itself as a voter while it is an observer."""
     leader_priority: int = 0
     bootstrap_servers: tuple[str, ...] = ()
     configured_voters: tuple[Voter, ...] = ()

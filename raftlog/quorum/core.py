@@ -361,7 +361,7 @@ class QuorumCore:
         and simulations.
         """
         self.deadline_nearer = True
-        """True if ``next_deadline`` may have moved closer since it was last read."""
+        """Whether ``next_deadline`` may have moved closer since it was last read."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             RequestReceived: self._request_received,
@@ -472,12 +472,12 @@ class QuorumCore:
 
     @property
     def is_successor(self) -> bool:
-        """True if the leader of this epoch has named this node as its successor."""
+        """Whether the leader of this epoch has named this node as its successor."""
         return self._node.named_by == (self._node.leader_id, self._node.epoch)
 
     @property
     def succeeds_leader(self) -> bool:
-        """True if the leader of the previous epoch named this node as its successor."""
+        """Whether the leader of the previous epoch named this node as its successor."""
         return self._node.named_by[1] == self._node.epoch - 1
 
     @property
@@ -557,7 +557,7 @@ class QuorumCore:
 
     @property
     def is_voter(self) -> bool:
-        """True if this replica is in the current voter set."""
+        """Whether this replica is in the current voter set."""
         return self._node.is_voter
 
     def acknowledged(self, node_id: int, directory_id: str) -> tuple[int, float]:
@@ -572,7 +572,7 @@ class QuorumCore:
 
     @property
     def hears_leader(self) -> bool:
-        """True if the leader of this epoch has recently answered this node's Fetches."""
+        """See ``Role``."""
         return self._node.role.hears_leader
 
     def membership_obstacle(self) -> str:

@@ -54,8 +54,7 @@ class LogSpan(msgspec.Struct, frozen=True):
 class Tick(msgspec.Struct, frozen=True):
     """A deadline may have passed.
 
-    ``disk_busy_s``: duration so far of the current disk call, 0 if there is none, or None if
-    unknown.
+    ``disk_busy_s``: duration so far of the current disk call, 0 if none, or None if unknown.
     """
 
     disk_busy_s: float | None = None
@@ -249,7 +248,7 @@ class SendFetch(msgspec.Struct, frozen=True):
     correlation_id: int
     request: pb.FetchRequest
     compare: bool = False
-    """True if the shell must add the last batch of the log."""
+    """Whether the shell must add the last batch of the log."""
 
 
 class SendFetchSnapshot(msgspec.Struct, frozen=True):

@@ -44,7 +44,7 @@ class SnapshotFetcher:
 
     @property
     def complete(self) -> bool:
-        """True if all parts have been stored."""
+        """Whether all parts have been stored."""
         return self._position == self._size
 
     def request(self, epoch: int, correlation_id: int) -> pb.FetchSnapshotRequest:
@@ -127,7 +127,7 @@ class Fetcher:
         self._not_before = node.now
         self._round = 0
         self._compared = False
-        """True if the leader has confirmed that it has the last batch of this log."""
+        """Whether the leader has confirmed that it has the last batch of this log."""
         self.leading_ms = 0
         """Time in milliseconds, on its own clock, for which the leader had led when it last
         answered a Fetch.
@@ -201,7 +201,7 @@ class Fetcher:
 
     @property
     def overdue(self) -> bool:
-        """True if the response is late."""
+        """Whether the response is late."""
         return self.node.now >= self._request_deadline
 
     def on_tick(self) -> None:

@@ -75,7 +75,7 @@ class Role:
     start_offset = -1
     """Offset at which a leader's epoch begins, or -1 in other roles."""
     nearer = True
-    """True if the deadline may have moved closer since it was last read."""
+    """Whether the deadline may have moved closer since it was last read."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -102,7 +102,7 @@ class Role:
 
     @property
     def hears_leader(self) -> bool:
-        """True if the leader of this epoch has recently answered this node's Fetches."""
+        """Whether the leader of this epoch has recently answered this node's Fetches."""
         return False
 
     def postpone_election(self, until: float) -> None:
@@ -229,7 +229,7 @@ class Node(ABC):
     disk_busy_s: float | None = None
     """Duration of the current disk call as of the last tick, in seconds; None if unknown."""
     knew_leader = False
-    """True if a leader was known at some time since startup."""
+    """Whether a leader was known at some time since startup."""
     campaign_reason = CampaignReason.NONE
     """Reason for the campaign since the last leader; only for operators."""
     named_by = (-1, -1)
@@ -255,9 +255,8 @@ class Node(ABC):
         self.voters: VoterSet
         """The current voter set."""
         self.is_voter: bool
-        """True if this replica is in the current voter set."""
         self.participates: bool
-        """True if this node votes and campaigns, because it is a voter or its removal is not known
+        """Whether this node votes and campaigns, because it is a voter or its removal is not known
         to be committed. Otherwise it is an observer.
         """
         self.peers: tuple[int, ...]
@@ -267,7 +266,7 @@ class Node(ABC):
         contained it.
         """
         self.role_stale = False
-        """True if the voter set has changed, or its change was committed: the role is checked at
+        """Whether the voter set has changed, or its change was committed: the role is checked at
         the end of the step.
         """
         self.vote = self.durable_vote = recovered.vote
@@ -279,7 +278,7 @@ class Node(ABC):
         longer leads the epoch, even if it is this node.
         """
         self.leader_confirmed = False
-        """True if the leader of this epoch has answered a Fetch as leader, or is this node; no
+        """Whether the leader of this epoch has answered a Fetch as leader, or is this node; no
         other node is then believed to lead the epoch.
         """
         self.allowance = EpochAllowance(now)
@@ -300,7 +299,7 @@ class Node(ABC):
         self.connected: set[int] = set()
         self.lost: set[int] = set()
         self.fast_election = False
-        """True if the epoch's leader is proven gone, or there never was one: pre-votes are
+        """Whether the epoch's leader is proven gone, or there never was one: pre-votes are
         requested after a short pause, not after a timeout.
         """
         self.lost_leader = -1

@@ -121,7 +121,7 @@ class VoterHistory:
 
     def _note_newest(self) -> None:
         self.record_offset = self._records[-1].offset if self._records else -1
-        """Offset of the newest VotersRecord above the base, or -1 if there is none."""
+        """Offset of the newest VotersRecord above the base, or -1 if none."""
 
     def _before(self) -> VotersAt:
         return self._records[-2] if len(self._records) > 1 else self._base
@@ -139,7 +139,7 @@ class VoterHistory:
 
     @property
     def before_logged(self) -> bool:
-        """True if the set before the newest record is itself in a record or a snapshot."""
+        """Whether the set before the newest record is itself in a record or a snapshot."""
         return bool(self._before().voters)
 
     def may_lead(self, node_id: int, high_watermark: int) -> bool:

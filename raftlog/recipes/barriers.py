@@ -118,9 +118,7 @@ class AsyncDoubleBarrier(InQueue):
     def __init__(
         self, client: AsyncClient, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """Create an instance. ``ttl_s``: time in seconds that the others wait for a member that has
-        died.
-        """
+        """``ttl_s``: time in seconds that the others wait for a member that has died."""
         if not 1 <= count <= COUNT_MAX:
             raise ValueError(f"count={count}: must be 1 to {COUNT_MAX}")
         self._client, self._count = client, count

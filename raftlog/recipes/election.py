@@ -36,9 +36,7 @@ class AsyncElection(Holder):
     def __init__(
         self, client: AsyncClient, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """Create an instance. ``value``: the text that others see for this leader, such as its
-        address.
-        """
+        """``value``: the text that others see for this leader, such as its address."""
         self._client, self._value = client, value
         self._place = Place(client, "election", name, ttl_s)
 

@@ -23,8 +23,8 @@ class AsyncLock(Holder):
     def __init__(
         self, client: AsyncClient, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
     ) -> None:
-        """Create an instance. ``ttl_s``: time in seconds for which the lock outlives a dead holder.
-        ``value``: the holder's name, for operators.
+        """``ttl_s``: time in seconds for which the lock outlives a dead holder. ``value``: the
+        holder's name, for operators.
         """
         self._place = Place(client, "lock", name, ttl_s)
         self._value = value

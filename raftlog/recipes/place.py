@@ -42,9 +42,9 @@ class Place:
     def __init__(
         self, client: AsyncClient, what: str, name: str, ttl_s: float, *, below: str = ""
     ) -> None:
-        """Create an instance. ``what``: the purpose of the queue, such as "lock". ``below``: prefix
-        of its keys, below the name. Raises ValueError for a name that cannot be part of a key, and
-        for an invalid time.
+        """``what``: the purpose of the queue, such as "lock". ``below``: prefix of its keys, below
+        the name. Raises ValueError for a name that cannot be part of a key, and for an invalid
+        time.
         """
         ttl_ms_of(ttl_s)
         self._client, self._ttl_s = client, ttl_s

@@ -7,8 +7,8 @@ record types that have such a field, and null otherwise. ``body`` is the record'
 message of ``raftlog.wire.records.v1``).
 
 * ``timestamp`` is ``timestamp_ms`` as a UTC timestamp; both are the batch's.
-* ``client_id``, ``sequence``, ``all_below_done``: 0 if there is none, as in the log.
-  ``batch_last_offset`` is inclusive.
+* ``client_id``, ``sequence``, ``all_below_done``: 0 if none, as in the log. ``batch_last_offset``
+  is inclusive.
 * ``group_kind``, ``group_id``: the entity group that the record changes; null for a record that
   changes nothing.
 * ``topic_id``: 32 hex digits. ``config_value``: null if the key is deleted.
@@ -359,7 +359,7 @@ class _Column(NamedTuple):
     name: str
     field: Any
     optional: bool
-    """True if the column is null when the message lacks the field."""
+    """Whether the column is null when the message lacks the field."""
     null_if_empty: bool
     get: Callable[[Any], Any]
     """Function that returns the value of the field."""

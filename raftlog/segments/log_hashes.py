@@ -54,7 +54,7 @@ def _batches(place: Place, manifest: Manifest, last_offset: int) -> Iterator[Hea
 class Claim(NamedTuple):
     """A claim about the log hash before ``end_offset``, and the hash computed from the export.
 
-    ``who``: the claimant, as text. ``asked``: True if a node has just answered, False if the claim
+    ``who``: the claimant, as text. ``asked``: whether a node has just answered, False if the claim
     is from the manifest or the log.
     """
 
@@ -217,7 +217,7 @@ class _Chain:
             )
 
     def result(self, *, complete: bool) -> Vouched:
-        """Return the result after the last batch. ``complete``: True if every batch in the manifest
+        """Return the result after the last batch. ``complete``: whether every batch in the manifest
         was added.
         """
         manifest, known = self._manifest, self.known

@@ -256,8 +256,8 @@ def _numbers(ids: pa.ChunkedArray, count: int) -> pa.Array:
 
 
 def buckets_of_range(manifest: Manifest, segment: Segment) -> Sequence[Bucket]:
-    """Return the buckets of a range of records, by number; empty if it has none, or for a rule that
-    this build does not support.
+    """Return the buckets of a range of records, by number; empty if none, or for a rule that this
+    build does not support.
     """
     bucketing = manifest.bucketing
     if bucketing is None or bucketing.by != BY_GROUP:

@@ -64,8 +64,8 @@ class ExportedState(NamedTuple):
     header: SnapshotHeader
     """Header for a snapshot of the state, with all generations of the log."""
     vouched_by: str | None
-    """Text that names the nodes that have recorded the state; empty if there are none, or None if
-    the state is not from an export.
+    """Text that names the nodes that have recorded the state; empty if none, or None if the state
+    is not from an export.
     """
     left_out: dict[str, int]
     """For an imported log, the number of entities by kind that raftlog does not have."""

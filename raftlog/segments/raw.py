@@ -144,7 +144,7 @@ def read_stream(
     """Yield each batch, verified (CRC32C, contiguity, the file's own hash at the end, and
     ``end_offset`` if given).
 
-    ``file`` is at its beginning and has ``size`` bytes. ``checked``: True if its bytes were
+    ``file`` is at its beginning and has ``size`` bytes. ``checked``: whether its bytes were
     verified before: then only offsets are checked, and batches below ``begin_offset`` are skipped
     in large pieces. Memory: a MiB, or one batch. Raises CorruptExportError with the first offset
     that cannot be trusted.

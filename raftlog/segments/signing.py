@@ -28,7 +28,7 @@ class Signer:
         """Public key as 64 hex digits, the form in which keys are compared."""
 
     def sign(self, message: bytes) -> Signature:
-        """Return the signature of a manifest's ``message``."""
+        """See ``ManifestSigner``."""
         return Signature(
             algorithm=ED25519,
             public_key=self.public_key,

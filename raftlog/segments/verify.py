@@ -410,7 +410,7 @@ def judge(
 ) -> Vouching:
     """Return the verdict on all claims.
 
-    ``later``: the result of ``claims_beyond_end``. ``asked``: True if nodes were asked.
+    ``later``: the result of ``claims_beyond_end``. ``asked``: whether nodes were asked.
     ``signed_by``: the public key with which the manifest is signed, or empty if none was given.
     """
     end = found.end

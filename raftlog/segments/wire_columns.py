@@ -140,7 +140,7 @@ class Messages:
     def numbers(self, name: str, *, optional: bool) -> tuple[Ints, Bools]:
         """Return the numbers of a field, and which messages have it; 0 for the others.
 
-        ``optional``: True if a message that lacks the field has no number, rather than 0.
+        ``optional``: whether a message that lacks the field has no number, rather than 0.
         """
         found = self._values(name)
         value = np.zeros(len(self), np.int64)

@@ -263,7 +263,7 @@ the export stops; the publish remains.
 
 
 class Added(NamedTuple):
-    """What a writer has added to an export.
+    """The additions of a writer to an export.
 
     ``batches`` are counted once, ``files`` and ``bytes`` in both forms; ``checkpoints`` are not
     included in ``files``.
@@ -329,7 +329,7 @@ class ExportWriter:
         self.max_records, self.max_bytes = max_segment_records, max_segment_bytes
         """Bounds of a segment, in records and bytes."""
         self.added = Added()
-        """What this writer has published."""
+        """The published additions of this writer."""
         self._clock = clock
         self._published, self._signer = published, signer
         self._open: OpenPair | None = None

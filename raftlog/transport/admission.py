@@ -178,7 +178,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """Identify the caller for the handler; yields the refusal, or None if the caller is
         admitted.
 
-        ``streams``: True if the call may be long-lived: it then ends when the caller's token or
+        ``streams``: whether the call may be long-lived: it then ends when the caller's token or
         certificate expires.
         """
         if method == OPEN_METHOD:

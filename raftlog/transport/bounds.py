@@ -236,7 +236,7 @@ class LaneCounts:
     def failed(self, address: str, reason: str, *, loses_fetches: bool = True) -> None:
         """Count a failed attempt; log each reason once until a lane opens again.
 
-        ``loses_fetches``: True if the log itself now travels over gRPC, which an operator may want
+        ``loses_fetches``: whether the log itself now travels over gRPC, which an operator may want
         to fix; False if only client requests do.
         """
         self.failures += 1
@@ -268,7 +268,7 @@ class ReceivedBytes:
         self._descriptors: dict[str, int] = {}
 
     def of(self, peer: str) -> int | None:
-        """Return the bytes received from a peer so far, or None if its connection is unknown."""
+        """See ``Received``."""
         descriptor = self._descriptors.get(peer)
         if descriptor is None:
             return None
@@ -280,7 +280,7 @@ class ReceivedBytes:
         return found[1]
 
     def find(self) -> None:
-        """Scan for the connections that are open now."""
+        """See ``Received``."""
         try:
             names = os.listdir(_DESCRIPTORS)
         except OSError:
@@ -349,7 +349,7 @@ class OpenCall:
         self.counted_bytes = OVERHEAD_BYTES
         """Accounted wire bytes: complete messages and allowances."""
         self.progressed = False
-        """True if a message was completed since the last check."""
+        """Whether a message was completed since the last check."""
         self.reads = True
         """True while the call waits for a message; otherwise gRPC holds at most one window
         of it.

@@ -95,7 +95,7 @@ def unusable_authorities(pem: str) -> str:
 def missing_usages(pem: str, *, dials: bool) -> list[str]:
     """Return the extended key usages that a node's own certificate lacks.
 
-    A certificate without that extension lacks none. ``dials``: True if the node also uses it as a
+    A certificate without that extension lacks none. ``dials``: whether the node also uses it as a
     client.
     """
     _, found, behind = _certificates(pem)[0].partition(_EXTENDED_KEY_USAGE)

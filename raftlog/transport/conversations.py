@@ -146,7 +146,7 @@ class Wire(ABC):
     @property
     @abstractmethod
     def single(self) -> bool:
-        """True if each envelope holds exactly one message."""
+        """Whether each envelope holds exactly one message."""
 
     @abstractmethod
     def envelopes(self, items: list[bytes]) -> list[bytes]:
@@ -283,7 +283,7 @@ class RequestsWire(RepeatedWire):
         return self.grouped(super().decode(envelope, max_items))
 
     def grouped(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """Return parsed messages grouped as by ``decode``."""
+        """See :class:`Wire`."""
         return grouped(messages)
 
 

@@ -77,7 +77,7 @@ class GrpcLink(BaseLink):
         self._budget = bounds.send_budget
         self._turns = bounds.turns[conversation.name] if serves else None
         self._asked_once = serves and conversation is Conversation.WATCH
-        """True if the client sends only one message, and may then end its side."""
+        """Whether the client sends only one message, and may then end its side."""
         self._slice_items = ITEMS_A_SLICE.get(conversation.name, 1)
         request_max_bytes = limits.request_max_bytes(conversation.name)
         self._send_max_bytes = limits.max_message_bytes if serves else request_max_bytes
@@ -88,7 +88,6 @@ class GrpcLink(BaseLink):
         self._tasks: list[asyncio.Task[None]] = []
         self._pending: list[bytes] = []
         self._unsent_bytes = 0
-        """Size of the queued messages and of the current write, in bytes."""
         self._budgeted_bytes = 0
         """Unsent bytes that are charged to the budget of all links."""
         self._wake: asyncio.Future[None] | None = None
@@ -97,7 +96,7 @@ class GrpcLink(BaseLink):
         self._rest_s = 0.0
         """Pause before the next message is processed, in seconds."""
         self._leaves = False
-        """True if a mark must end this direction of the stream after the current write."""
+        """Whether a mark must end this direction of the stream after the current write."""
         self._arriving: OpenCall | None = None
         """Account of the served stream's unfinished messages."""
         self.refusal: ApiError | None = None

@@ -136,7 +136,7 @@ class GrpcListener:
 
     @property
     def address(self) -> str:
-        """host:port, with the port actually bound."""
+        """See ``Listener``."""
         return self._address
 
     async def set_serving(self, service: str, serving: bool) -> None:

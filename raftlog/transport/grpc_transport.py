@@ -166,7 +166,7 @@ class GrpcDialer(BaseDialer):
 
     @property
     def done(self) -> bool:
-        """True if the dialer is closed and its tasks have ended."""
+        """Whether the dialer is closed and its tasks have ended."""
         return self._closed and (self._task is None or self._task.done())
 
     async def wait_closed(self) -> None:

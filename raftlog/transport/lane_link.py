@@ -86,7 +86,7 @@ class LanedLink(GrpcLink):
         self._conversation = conversation
         self._put_max_bytes = PUT_MAX_BYTES[conversation]
         self._single = self._outgoing.single
-        """True if each message is an envelope."""
+        """Whether each message is an envelope."""
         self._standing: Lane | None = None
         """An open lane that is not in use yet, or None."""
         self._lane: Lane | None = None

@@ -101,7 +101,7 @@ class TlsTransport(asyncio.Protocol):
             session=session,
         )
         self._is_open = False
-        """True if the handshake has succeeded."""
+        """Whether the handshake has succeeded."""
         self._step: asyncio.Future[bool] | None = None
         """The handshake step that runs in the thread, or None; meanwhile the thread owns the
         buffers.
@@ -293,7 +293,7 @@ class TlsTransport(asyncio.Protocol):
         self._raw.resume_reading()
 
     def is_closing(self) -> bool:
-        """Return whether the connection is closed, or about to be."""
+        """See ``LaneTransport``."""
         return self._raw.is_closing()
 
     def close(self) -> None:

@@ -120,7 +120,7 @@ class Lane(asyncio.Protocol):
         self._reads = True
         self._failure = ""
         self.writable = False
-        """True if the kernel has accepted all written bytes."""
+        """Whether the kernel has accepted all written bytes."""
         self.take: Callable[[bytes], bool] | None = None
         """Callback for an envelope that arrives while a reader waits; returns whether it has
         processed the envelope.

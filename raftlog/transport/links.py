@@ -86,22 +86,22 @@ class BaseLink(ABC):
                 self._end_failed(error)
 
     def unknown_kind(self, what: str) -> None:
-        """Count and log a message of unknown kind."""
+        """See ``Link``."""
         if self._complaints is not None:
             self._complaints.add(Complaint.UNKNOWN_KIND, self.peer, what)
 
     def malformed(self, what: str) -> None:
-        """Count and log a message that exceeds a limit."""
+        """See ``Link``."""
         if self._complaints is not None:
             self._complaints.add(Complaint.MALFORMED, self.peer, what)
 
     def forbidden(self, what: str) -> None:
-        """Count and log a request that the peer is not permitted to send."""
+        """See ``Link``."""
         if self._complaints is not None:
             self._complaints.add(Complaint.FORBIDDEN, self.peer, what)
 
     def throttled(self, what: str) -> None:
-        """Count and log that the peer was throttled."""
+        """See ``Link``."""
         if self._complaints is not None:
             self._complaints.add(Complaint.THROTTLED, self.peer, what)
 
@@ -196,14 +196,12 @@ class BaseDialer(ABC):
 
     @property
     def link(self) -> Link | None:
-        """The live link, or None."""
+        """See ``Dialer``."""
         return self._link
 
     @property
     def last_failure(self) -> str:
-        """Why the last connection attempt failed, or empty if none has failed since the
-        last link.
-        """
+        """See ``Dialer``."""
         return self._last_failure
 
     def close(self) -> None:

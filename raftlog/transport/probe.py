@@ -124,7 +124,7 @@ _PLAINTEXT_REASONS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_
 
 
 class TlsTrouble(StrEnum):
-    """What prevents a TLS connection."""
+    """Reason why a TLS connection fails."""
 
     NONE = ""
     """No obstacle was detected."""

@@ -92,22 +92,22 @@ class RpcClient:
 
     @property
     def connected(self) -> bool:
-        """True if a call would be sent at once."""
+        """Whether a call would be sent at once."""
         return self.link is not None
 
     @property
     def ended(self) -> bool:
-        """True if the client is closed."""
+        """Whether the client is closed."""
         return self._closed
 
     @property
     def stuck(self) -> bool:
-        """True if calls wait for a connection."""
+        """Whether calls wait for a connection."""
         return self.link is None and bool(self._waiting)
 
     @property
     def silent(self) -> bool:
-        """True if a call has timed out and its link has received nothing since that call was sent:
+        """Whether a call has timed out and its link has received nothing since that call was sent:
         a new connection may help.
         """
         return self._silent_at == self._heard

@@ -234,7 +234,7 @@ class TlsConfig:
         return certificate, private_key, ca
 
     def check(self, *, dials: bool = False) -> None:
-        """Raise ConfigError for faults in the current files. ``dials``: True if the node also
+        """Raise ConfigError for faults in the current files. ``dials``: whether the node also
         connects to other nodes with them.
         """
         certificate, _, _ = self._read()
@@ -309,7 +309,7 @@ class ListenerSecurity:
     tls: TlsConfig | None = None
     client_auth: str = "required"
     reflection: bool = True
-    """True if gRPC reflection lists the services to every client."""
+    """Whether gRPC reflection lists the services to every client."""
 
     def server_credentials(self, *, require_certificates: bool = True) -> Any | None:
         """Return the credentials, or None for PLAINTEXT. Raises ConfigError naming unreadable

@@ -78,17 +78,17 @@ class Turns:
         """Seconds of this turn in which other processes had the CPU."""
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._called = False
-        """True if a waiter has been given its turn and has not started yet."""
+        """Whether a waiter has been given its turn and has not started yet."""
         self._begin_due = self._paused = False
 
     @property
     def over(self) -> bool:
-        """True if this turn's time is used up."""
+        """Whether this turn's time is used up."""
         return self._left_s <= 0
 
     @property
     def busy(self) -> bool:
-        """True if a newcomer must wait, because the time is used up or others already wait.
+        """Whether a newcomer must wait, because the time is used up or others already wait.
 
         A waiter that was given its turn counts as waiting until it starts. (Otherwise a newcomer
         could use up a turn just before it, and both would run in one iteration of the loop.)
@@ -97,7 +97,7 @@ class Turns:
 
     @property
     def others_may_go(self) -> bool:
-        """True if others wait and time is left for them."""
+        """Whether others wait and time is left for them."""
         return self._waiting.length > 0 and self._left_s > 0
 
     now = staticmethod(perf_counter)

@@ -32,11 +32,11 @@ class ExportLog:
 
     @property
     def end_offset(self) -> int:
-        """End offset of the export, exclusive."""
+        """See ``Rows``."""
         return self.export.manifest.end_offset
 
     def run(self, work: Pass[Found]) -> list[Found]:
-        """Return the result of each part."""
+        """See ``Rows``."""
         if work.by == ANYWHERE:
             parts = stretches(self.export, self._pool.stretches(self.export))
             return list(self._pool.map(partial(_run, self.export, work), parts))
@@ -47,7 +47,7 @@ class ExportLog:
         return list(self._pool.map_buckets(partial(_run_bucket, work), shuffle))
 
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
-        """Return all records of the given types, in order."""
+        """See ``Rows``."""
         schema = pa.schema([SCHEMA.field(name) for name in columns])
         parts = stretches(self.export, self._pool.stretches(self.export))
         work = partial(_records, self.export, schema, types)

@@ -57,7 +57,7 @@ class ByGroup:
         self.groups = groups
 
     def masks(self, table: pa.Table, of: int, chosen: Collection[int]) -> list[Bools]:
-        """Return, for each chosen bucket, which rows of a slice belong to it."""
+        """See ``Splitter``."""
         return bucket_masks(table, self.groups, of, chosen)
 
     def buckets(self, of: int) -> Sequence[int]:
@@ -75,7 +75,7 @@ class ByColumns:
         self._names, self.by_group = names, by_topic
 
     def masks(self, table: pa.Table, of: int, chosen: Collection[int]) -> list[Bools]:
-        """Return, for each chosen bucket, which rows of a slice belong to it."""
+        """See ``Splitter``."""
         if of == 1:
             return [np.ones(table.num_rows, np.bool_) for _ in chosen]
         number = self._by_topic(table, of) if self.by_group else self._by_value(table, of)
@@ -119,7 +119,7 @@ class Shuffle(NamedTuple):
 
     @property
     def filed(self) -> bool:
-        """True if the export has files for the buckets."""
+        """Whether the export has files for the buckets."""
         return self.splitter.by_group and bool(self.export.buckets) and self.buckets is None
 
 

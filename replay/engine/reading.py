@@ -215,9 +215,8 @@ class End(NamedTuple):
 
 
 def ends_at(export: Export, *, until_offset: int | None = None) -> End | None:
-    """Return the end of the records in whole batches up to an offset, or None if there are none.
-
-    The manifest answers this for files that are entirely within the bounds.
+    """Return the end of the records in whole batches up to an offset, or None. The manifest answers
+    this for files that are entirely within the bounds.
     """
     offsets = [each for each in (export.at_offset, until_offset) if each is not None]
     end = End(-1, 0, 0, 0)

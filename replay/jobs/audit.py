@@ -58,7 +58,7 @@ class AuditResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True if there are no findings."""
+        """Whether there are no findings."""
         return not self.total
 
 

@@ -37,7 +37,7 @@ class SummaryResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True if the audit has no findings."""
+        """Whether the audit has no findings."""
         return self.audit.passed
 
 

@@ -73,7 +73,7 @@ class StateCheck(msgspec.Struct, frozen=True):
 
     @property
     def agrees(self) -> bool:
-        """True if the fold's state hash is the same, or the log was not folded."""
+        """Whether the fold's state hash is the same, or the log was not folded."""
         return self.folded in (None, self.state_hash)
 
 
@@ -82,7 +82,7 @@ class VerifyResult(msgspec.Struct, frozen=True):
 
     ``states``: the last checks by offset, of ``states_total``. ``end``: the end of the export; null
     if it was not folded. ``slices``: number of slices folded between the ``checkpoints``; 0 if
-    there are none.
+    none.
     """
 
     files: int
@@ -104,7 +104,7 @@ class VerifyResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True if there are no faults."""
+        """Whether there are no faults."""
         return not self.total
 
 

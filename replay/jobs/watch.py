@@ -48,7 +48,7 @@ class WatchResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True if this run raised no alert."""
+        """Whether this run raised no alert."""
         return not self.new
 
 

@@ -117,7 +117,7 @@ class Conversion:
 
     @property
     def open_transaction(self) -> int | None:
-        """Base offset of the open transaction, or None if there is none."""
+        """Base offset of the open transaction, or None."""
         return None if self._open is None else self._open.base_offset
 
     def convert(self, source: KafkaBatch) -> Iterator[Converted]:

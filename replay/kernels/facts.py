@@ -88,7 +88,7 @@ class BrokerSpan(NamedTuple):
     """A period during which a registration was unchanged; ``ends`` is exclusive, NEVER if the
     period is open.
 
-    ``registration``: True if the period starts with a registration rather than a change to one.
+    ``registration``: whether the period starts with a registration rather than a change to one.
     ``batch_…``: the batch of the record that starts the period, inclusive. ``supported_features``:
     ranges as registered. ``log_dirs``: all directories that the broker has registered until then;
     None if unknown.

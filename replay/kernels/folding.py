@@ -122,7 +122,7 @@ class Groups(NamedTuple):
 
     @property
     def all(self) -> bool:
-        """True if the subset contains every group."""
+        """Whether the subset contains every group."""
         return self.kinds is None and self.wanted is None and self.buckets == 1
 
     def has(self, kind: str, id_: str) -> bool:

@@ -157,7 +157,7 @@ class Names:
         return self._ids[number] if number < len(self._ids) else ""
 
     def topic(self, key: int) -> str:
-        """Return the name of a partition's topic, even if deleted, or "" if it has none."""
+        """Return the name of a partition's topic, even if deleted, or "" if none."""
         return self._names.get(self.id_of(key)) or ""
 
     def name(self, key: int) -> str:

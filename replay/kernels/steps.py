@@ -116,7 +116,7 @@ class Steps:
 
     @property
     def ends(self) -> Ints:
-        """End of each row, exclusive; NEVER if there is none so far."""
+        """End of each row, exclusive; NEVER if none so far."""
         return np.minimum(self.next_begins, self.removed)
 
     @property

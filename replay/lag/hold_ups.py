@@ -75,7 +75,7 @@ class Stall(NamedTuple):
 
     @property
     def shows_lowest(self) -> bool:
-        """True if LAO must have waited for exactly those brokers that had applied the log up to
+        """Whether LAO must have waited for exactly those brokers that had applied the log up to
         LAO.
         """
         return self.most_applied > self.lao != MISSING and self.lag_ms >= _ON_ITS_WAY_MS

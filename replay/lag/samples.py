@@ -154,7 +154,7 @@ class Sampling(Accumulator):
         self.acknowledged, self.told = Sketches(), Sketches()
 
     def take(self, table: pa.Table) -> None:
-        """Process the next slice, with the columns COLUMNS."""
+        """See ``Accumulator``."""
         self._samples.append(samples(table))
         if self._since_ms is not None:
             table = table.filter(pa.array(ints(table["timestamp_ms"]) >= self._since_ms))
@@ -162,7 +162,7 @@ class Sampling(Accumulator):
         self.told.add(table["told_sketch"])
 
     def merge(self, other: Sampling) -> None:
-        """Add the result of another part, which follows this one."""
+        """See ``Accumulator``."""
         self._samples += other._samples
         self.acknowledged.merge(other.acknowledged)
         self.told.merge(other.told)

@@ -69,7 +69,7 @@ class Waited(Accumulator):
         self.end_epoch = max(self.end_epoch, other.end_epoch)
 
     def take(self, table: pa.Table) -> None:
-        """Process the next slice, with the columns COLUMNS."""
+        """See ``Accumulator``."""
         if not table.num_rows:
             return
         offset, type_, written_ms, epoch = (ints(table[name]) for name in COLUMNS)
@@ -115,9 +115,9 @@ class Points:
     """Samples with the waits that they end, one element per sample.
 
     ``covered``: number of records newly covered. ``oldest_ms``: time at which the oldest of these
-    was written; NEVER if there are none. ``waited_ms``: the wait of that record as measured by
-    controllers, or else until the sample. ``lag_ms``: age of the oldest record still waiting after
-    the sample; 0 if there is none. ``waited``: the complete result of the pass.
+    was written; NEVER if none. ``waited_ms``: the wait of that record as measured by controllers,
+    or else until the sample. ``lag_ms``: age of the oldest record still waiting after the sample; 0
+    if none. ``waited``: the complete result of the pass.
     """
 
     samples: Samples

@@ -46,7 +46,8 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Who wrote the log, and its range. Offsets and epochs are inclusive.
+    """The kind of cluster that wrote the log, and the log's range. Offsets and epochs are
+    inclusive.
 
     ``origin``: the kind of cluster that wrote it; "" for raftlog.
     """
@@ -183,5 +184,5 @@ class ReportResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """True if the audit has no findings."""
+        """Whether the audit has no findings."""
         return self.audit.passed

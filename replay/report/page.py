@@ -209,7 +209,7 @@ class Panel(NamedTuple):
 
 
 Values = Sequence[int | None]
-"""One value per step of the axis, or None if there is none."""
+"""One value per step of the axis, or None."""
 
 
 def panels(result: ReportResult) -> list[Panel]:

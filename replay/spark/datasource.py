@@ -43,7 +43,7 @@ RUN_RECORDS = 250_000
 
 
 class RunPartition(InputPartition):
-    """The run of records that a task reads, or None if there is none."""
+    """The run of records that a task reads, or None."""
 
     def __init__(self, run: RawRun | None) -> None:
         super().__init__(run)

@@ -127,7 +127,7 @@ def _write(rows: DataFrame, final: Path) -> None:
 
 
 def output(spark: SparkSession, directory: Path | str) -> DataFrame | None:
-    """Return all alerts of a job with their micro-batch in ``batch``, or None if there are none."""
+    """Return all alerts of a job with their micro-batch in ``batch``, or None."""
     found = Path(directory).absolute() / ALERTS
     if not found.is_dir() or not any(path.name.startswith("batch=") for path in found.iterdir()):
         return None

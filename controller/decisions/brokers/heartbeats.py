@@ -200,9 +200,7 @@ def unfence_decision(state: ControllerState, broker: Broker, body: object = None
 
 
 def lowest_active_offset(state: ControllerState) -> int | None:
-    """Return the lowest applied offset of the active brokers that report offsets, or None if there
-    are none.
-    """
+    """Return the lowest applied offset of the active brokers that report offsets, or None."""
     return min(
         (
             state.log.lao.applied_of(broker_id)

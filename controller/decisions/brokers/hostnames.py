@@ -153,9 +153,7 @@ class HostnameCollector:
         self.next_check = now + COLLECT_INTERVAL_S
 
     def due(self, pending: ImageView, now: float) -> Write | None:
-        """Return the deletions of stale mappings, at most COLLECT_MAX, or None if there are
-        none.
-        """
+        """Return the deletions of stale mappings, at most COLLECT_MAX, or None."""
         if now < self.next_check:
             return None
         self.next_check = now + COLLECT_INTERVAL_S

@@ -54,8 +54,8 @@ class LeaderPreference:
         return min(STEADY_MAX_S, STEADY_S * 2.0**lost)
 
     def successor(self, seen: QuorumDescription, now: float) -> int:
-        """Return the voter to which this leader should transfer the leadership now, or -1 if there
-        is none.
+        """Return the voter to which this leader should transfer the leadership now, or -1
+        if none.
         """
         own = next((one for one in seen.voters if one.node_id == self._node_id), None)
         if own is None:

@@ -114,9 +114,7 @@ def transfer_leadership(
 
 
 def best_successor(seen: QuorumDescription, node_id: int) -> int:
-    """Return the live voter that can lead soonest, preferring those with disk space; -1 if there is
-    none.
-    """
+    """Return the live voter that can lead soonest, preferring those with disk space; -1 if none."""
     others = [one for one in seen.voters if one.node_id != node_id and _is_live(one)]
     best = min(
         others, key=lambda one: (one.low_on_space, -one.log_end_offset, one.node_id), default=None

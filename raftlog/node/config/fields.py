@@ -98,7 +98,7 @@ def parse_mapped(value: object) -> MappedListener:
 
 
 def parse_listener_name(value: object) -> str:
-    """Return a listener's name in capitals, or empty if there is none. Raises ValueError."""
+    """Return a listener's name in capitals, or empty if none. Raises ValueError."""
     name = value.upper() if isinstance(value, str) else ""
     if value and not LISTENER_NAME.fullmatch(name):
         raise ValueError(

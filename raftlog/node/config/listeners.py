@@ -46,7 +46,7 @@ class NodeListener:
     """One listener of this node.
 
     ``advertised``: the address for other nodes and clients; port 0 stands for the port actually
-    bound. ``for_nodes``: True if it serves other nodes, False if it serves clients.
+    bound. ``for_nodes``: whether it serves other nodes, False if it serves clients.
     """
 
     name: str

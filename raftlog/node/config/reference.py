@@ -10,9 +10,7 @@ from raftlog.node.config.sources import ENV_OF_KEY
 
 @dataclass(frozen=True, slots=True)
 class KeyReference:
-    """One key. ``default`` and ``unit`` are empty if there is none; ``roles``: the roles that read
-    it.
-    """
+    """One key. ``default`` and ``unit`` are empty if none; ``roles``: the roles that read it."""
 
     key: str
     environment: str

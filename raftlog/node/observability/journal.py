@@ -185,7 +185,7 @@ class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     left_out: int = 0
 
     def text(self, name: str) -> str:
-        """Return a detail as text, or empty if there is none with this name."""
+        """Return a detail as text, or empty if none with this name."""
         return str(self.details.get(name, ""))
 
     def number(self, name: str, default: int = -1) -> int:

@@ -48,7 +48,7 @@ class LogWriter(logging.Handler):
         """Numbers of accepted and of written lines."""
         self._left_out = 0
         self.hangs = False
-        """True if a flush has timed out, and no line was written since."""
+        """Whether a flush has timed out, and no line was written since."""
         self._thread: threading.Thread | None = None
 
     @override

@@ -35,8 +35,8 @@ def _now_ms() -> int:
 class NodeSelf:
     """The journal and the RPCs of one process, once it has locked its directory.
 
-    ``http`` returns the address of its HTTP listener, or empty if there is none yet. ``metrics``
-    returns the metrics text. ``low_on_space`` returns whether its disk is below the reserve.
+    ``http`` returns the address of its HTTP listener, or empty if none yet. ``metrics`` returns the
+    metrics text. ``low_on_space`` returns whether its disk is below the reserve.
     ``log_contradiction``: as in DescribeNode.
     """
 
@@ -94,7 +94,7 @@ class NodeSelf:
     def started(self, set_aside: object = "", mended: bool = False) -> None:
         """Record that the node serves.
 
-        ``set_aside``: where its damaged data is, see KINDS, or empty. ``mended``: True if its log
+        ``set_aside``: where its damaged data is, see KINDS, or empty. ``mended``: whether its log
         was mended in the same directory.
         """
         self.journal.note(Kind.STARTED, after=self.journal.after)

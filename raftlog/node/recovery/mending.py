@@ -386,7 +386,7 @@ class MendingState(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """What is missing, or else why the directory was not replaced."""
+        """Text about the missing data, or else why the directory was not replaced."""
         return self.lacks or self.why or "reading the intact records"
 
     def __str__(self) -> str:
@@ -403,7 +403,6 @@ class Mending:
         self.log, self.got = log, Got()
         self._sources, self._ask, self._snapshots = sources, ask, snapshots
         self.failures: dict[str, str] = {}
-        """Address -> why that controller could not help in the last round."""
 
     @property
     def state(self) -> MendingState:

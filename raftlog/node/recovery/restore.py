@@ -58,7 +58,7 @@ def restore(
     """Make ``directory`` the data directory of a node in a cluster that begins with ``image``.
 
     ``source``: header of a snapshot of ``image``, with all generations of its log.
-    ``same_cluster``: True if the cluster keeps the old id. Raises ConfigError (also if the
+    ``same_cluster``: whether the cluster keeps the old id. Raises ConfigError (also if the
     directory is not empty, or if ``cluster_id`` does not fit ``same_cluster``), StorageError.
     """
     if (cluster_id == source.cluster_id) != same_cluster:

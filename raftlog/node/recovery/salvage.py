@@ -120,7 +120,7 @@ class Salvage:
 
     @property
     def is_whole(self) -> bool:
-        """True if the log is undamaged, although a snapshot may be damaged."""
+        """Whether the log is undamaged, although a snapshot may be damaged."""
         damaged = self.damaged_log()
         # It begins later than the log did if a snapshot replaces the missing records.
         begins_later = damaged.start_offset > self.state.start_offset
@@ -310,13 +310,11 @@ class SnapshotDownload:
         self._directory, self._identity = directory, identity
 
     def store(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Write a part; position 0 starts over. Raises StorageError."""
+        """See ``FetchedSnapshots``."""
         self._files.store(snapshot_id, position, data)
 
     def keep(self, snapshot_id: SnapshotId) -> None:
-        """Verify the complete snapshot and keep it, durably. Raises CorruptLogError,
-        StorageError.
-        """
+        """See ``FetchedSnapshots``."""
         identity = self._identity
         if read_vote_file(self._directory).epoch < snapshot_id.epoch:
             # An epoch in which this node has not voted.

@@ -64,7 +64,7 @@ class FetchAddresses:
         )
 
     def address(self, replica_id: int, directory_id: str) -> str:
-        """Return the address of this replica's newest link, or empty if it has none."""
+        """Return the address of this replica's newest link, or empty if none."""
         replica = (replica_id, directory_id)
         found = [link for link, (fetching, _) in self._of.items() if fetching == replica]
         return found[-1].peer if found else ""
@@ -167,7 +167,7 @@ class ReplyTo(msgspec.Struct, eq=False):
     link: Any
     correlation_id: int
     asks_time: bool = False
-    """True if the response must include the quorum time."""
+    """Whether the response must include the quorum time."""
 
     def malformed(self, what: str) -> None:
         """Report a request that exceeds a limit."""

@@ -35,7 +35,7 @@ class PeerReach:
 
     @property
     def is_reachable(self) -> bool:
-        """True if the peer answers."""
+        """Whether the peer answers."""
         return not self.reason
 
 
@@ -260,10 +260,10 @@ class PeerListener:
     """The receiver of the events on the links to one peer: the replica."""
 
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
-        """Process a response, on the link of its request."""
+        """See ``SnapshotAnswers``."""
 
     def unanswered(self, peer_id: int, correlation_id: int) -> None:
-        """Process the failure of a request."""
+        """See ``SnapshotAnswers``."""
 
     def connected(self, peer_id: int) -> None:
         """Process a new control link."""
@@ -299,7 +299,7 @@ class PeerLink:
 
     @property
     def is_up(self) -> bool:
-        """True if there is a live link."""
+        """Whether there is a live link."""
         return self._dialer.link is not None
 
     def unanswered_since(self) -> tuple[float, str] | None:
@@ -541,7 +541,7 @@ class Peer:
 
     @property
     def is_proven(self) -> bool:
-        """True if the node at the dialed address is known to be this peer, from the voter set or
+        """Whether the node at the dialed address is known to be this peer, from the voter set or
         from its own response.
 
         Otherwise another node at a configured address, which answers that it does not lead, could

@@ -132,7 +132,7 @@ class Replica(PeerListener):
 
     @property
     def disk_busy_s(self) -> float:
-        """How long the current sync or vote has lasted, in seconds; 0 if there is none."""
+        """How long the current sync or vote has lasted, in seconds; 0 if none."""
         return self._store.busy_s
 
     # --- lifecycle -------------------------------------------------------------------------------
@@ -195,12 +195,12 @@ class Replica(PeerListener):
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record ever in the log, even if it was dropped; 0 if there was none."""
+        """See ``QuorumCore``."""
         return self.core.last_epoch
 
     @property
     def lineage(self) -> Lineage:
-        """Generations of the log, both committed and uncommitted."""
+        """See ``QuorumCore``."""
         return self.core.lineage
 
     @property
@@ -227,7 +227,7 @@ class Replica(PeerListener):
 
     @property
     def campaigns(self) -> bool:
-        """True if this node is a candidate."""
+        """Whether this node is a candidate."""
         return self.core.role == "candidate"
 
     def describe(self, now: float) -> QuorumDescription:
@@ -261,7 +261,7 @@ class Replica(PeerListener):
     ) -> None:
         """Append the leader's own batches, all with one timestamp, at the log end.
 
-        ``idle``: True if no other work waits, so the disk may sync right away. ``more_follows``: as
+        ``idle``: whether no other work waits, so the disk may sync right away. ``more_follows``: as
         in the event. ``voters``: the VotersRecords in the batches. ``generations``: the batches'
         generations.
         """

@@ -96,7 +96,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_plain(self) -> bool:
-        """True if only ``source``, ``touched``, the time, offset and epoch are set."""
+        """Whether only ``source``, ``touched``, the time, offset and epoch are set."""
         return not (
             self.message or self.item_codes or self.acls or self.claimed or self.left_out
             or self.unknown or self.more_resources or self.failed
@@ -104,12 +104,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def refused(self) -> bool:
-        """True if the caller lacked a permission for at least one item."""
+        """Whether the caller lacked a permission for at least one item."""
         return not REFUSALS.isdisjoint(self._codes)
 
     @property
     def failed(self) -> bool:
-        """True if the request or at least one item failed."""
+        """Whether the request or at least one item failed."""
         if self.error_code or self.item_codes:
             return True
         return any(one.error_code for one in self.touched)

@@ -131,7 +131,7 @@ class Duties(NamedTuple):
     auditor: Auditor | None = None
     quotas: Quotas | None = None
     accepts_nodes: bool = True
-    """True if nodes connect to this listener. On a listener for clients no peer is a node, whatever
+    """Whether nodes connect to this listener. On a listener for clients no peer is a node, whatever
     its certificate says: the clients' authority may issue a certificate with a node's name.
     """
     is_broker: Callable[[int], bool] | None = None
@@ -167,7 +167,7 @@ class Guard:
         at_broker = conversation in (Conversation.BROKER, *WATCHES)
         self._nodes = duties.accepts_nodes and not at_broker
         self._checks_no_clients = self._quotas is None and self._readers is None
-        """True if messages without a node id need no check."""
+        """Whether messages without a node id need no check."""
         self._authentication = authentication
         self._conversation = conversation
         self._claim_of = CLAIM_OF[conversation]

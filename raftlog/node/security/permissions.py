@@ -107,16 +107,16 @@ class RequestKind(NamedTuple):
     claims: str = ""
     """Field with the node id of the sender; empty if operators and clients send the request."""
     early: bool = False
-    """True if a new leader may propose its records together with the inherited tail, before the
+    """Whether a new leader may propose its records together with the inherited tail, before the
     tail is committed, as the decision does not depend on the progress of voters, none of which has
     fetched from this leader yet.
     """
     held_partitions: bool = False
-    """True if the number of its records is bounded by the partitions of one broker and not by the
+    """Whether the number of its records is bounded by the partitions of one broker and not by the
     size of the request.
     """
     without_space: bool = False
-    """True if its records are accepted while the voters' disks are below their reserve.
+    """Whether its records are accepted while the voters' disks are below their reserve.
 
     Removing a voter is the remedy if its disk cannot be enlarged. While space is low, a heartbeat
     writes at most one record, which fences its broker; no broker is unfenced. It must not be
@@ -124,15 +124,15 @@ class RequestKind(NamedTuple):
     itself, so a broker in controlled shutdown would serve nothing and yet continue to lead.
     """
     brings_work: bool = False
-    """True if its records may create work for the controller's background tasks."""
+    """Whether its records may create work for the controller's background tasks."""
     clears_up: bool = False
-    """True if a client with ALTER on CLUSTER may send it for objects of another principal, for
+    """Whether a client with ALTER on CLUSTER may send it for objects of another principal, for
     example to clean up before a downgrade.
     """
 
     @property
     def reads(self) -> bool:
-        """True if it never writes, whatever its content."""
+        """Whether it never writes, whatever its content."""
         operation = getattr(self.right, "operation", None)
         return isinstance(self.right, Listed) or operation is AclOperation.DESCRIBE
 

@@ -91,7 +91,7 @@ class DirectoryStarts:
     count: int = 0
     nonces: tuple[int, ...] = ()
     refused: bool = False
-    """True if a leader has refused the latest own start; then the next start keeps its number and
+    """Whether a leader has refused the latest own start; then the next start keeps its number and
     nonce.
     """
     known: tuple[KnownStart, ...] = ()

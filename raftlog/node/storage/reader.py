@@ -94,7 +94,7 @@ class LogReader:
             self.was_replaced = newest is not None and not is_part(
                 newest[0], state, self._epoch_before(newest[0].end_offset)
             )
-            """True if the installation of the newest snapshot was interrupted before the log was
+            """Whether the installation of the newest snapshot was interrupted before the log was
             emptied, so that no record of the log is valid.
             """
             if newest is not None and self.was_replaced:

@@ -283,8 +283,8 @@ class RocksLog(_RocksMap):
                 at = self._behind_damage(at)
 
     def _behind_damage(self, offset: int) -> int | None:
-        """Return an offset after the damage at ``offset`` from which chunks can be read, or None if
-        there is none.
+        """Return an offset after the damage at ``offset`` from which chunks can be read, or
+        None.
         """
         low, step = offset, 1
         while not self._can_seek(offset + step):

@@ -127,7 +127,7 @@ class Break(NamedTuple):
     new_end: int
     broken_at: int
     is_gap: bool
-    """True if the write at the break is whole, but does not continue the previous one."""
+    """Whether the write at the break is whole, but does not continue the previous one."""
     begin: int = -1
     """Start of the write that breaks after its first piece, or -1."""
 
@@ -315,7 +315,7 @@ class TornTail(NamedTuple):
     zeros_from: int
     size: int
     is_hole: bool = False
-    """True if data other than zeros is also removed."""
+    """Whether data other than zeros is also removed."""
 
     def __str__(self) -> str:
         if self.is_hole:
@@ -422,7 +422,7 @@ def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int)
 
 def _whole(data: bytes) -> tuple[int, int]:
     """Return the end of the last whole record, and the position of the first incomplete piece, or
-    -1 if there is none.
+    -1 if none.
     """
     whole_to = 0
     for position, type_, behind in pieces(data):

@@ -172,7 +172,7 @@ def _stepped(judged: Judged) -> Iterator[Finding]:
 
 
 def before_of(judged: Judged, row: int) -> int | None:
-    """Return the offset of the state before a row's, or None if there is none."""
+    """Return the offset of the state before a row's, or None."""
     return int(judged.steps.begins[row - 1]) if judged.has_before[row] else None
 
 
