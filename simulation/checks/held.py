@@ -119,9 +119,8 @@ class Held(Checker):
         self.expired += 1
         until, now = self._until.get(message.lease_id, 0.0), self._golden.now()
         if now < until - _ROUNDING_S:
-            fail(
-                f"I31: lease {message.lease_id} has expired at {offset}, {until - now:.3f} s early"
-            )
+            early_s = f"{until - now:.3f} s before its time has passed"
+            fail(f"I31: lease {message.lease_id} has expired at {offset}, {early_s}")
 
     def _meeting(self, message: Any, offset: int) -> None:
         if message.key != f"{_MEETING_PREFIX}formed":
