@@ -16,6 +16,11 @@ class AuditedLog(LogHistory):
 
     def __init__(self, *, metadata_version: int = LATEST_METADATA_VERSION) -> None:
         super().__init__(71, brokers=5, metadata_version=metadata_version)
+        self.cuts: list[int] = []
+        """Offsets between the record that breaks a rule and the one that it is compared with."""
+
+    def cut(self) -> None:
+        self.cuts.append(self.end_offset)
 
     def forge(self, *messages: Any, epoch: int | None = None) -> int:
         """Append a batch that the fold would refuse, or one of another epoch: to the log only."""
