@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -202,15 +203,6 @@ def test_log_that_ends_before_a_snapshot_is_called_truncated(node: Path, tmp_pat
     assert f"the log ends at offset 91, but {last} is the state at offset 307" in done.stderr
 
 
-def test_file_of_another_log_is_reported(node: Path, tmp_path: Path) -> None:
-    other = node / "00000000000000000379.log"
-    other.write_bytes(kafka.batch(0, [NOOP]))
-    done = run(node, "-o", tmp_path / "exported")
-    assert done.returncode == 3
-    assert f"{other}: at byte 0: found a batch at offset 0, expected one at 379" in done.stderr
-    assert "the export has offsets 0 to 378" in done.stdout
-
-
 def test_topic_log_is_not_taken_for_the_metadata_log(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [b"an order"]))
     done = run(node, "-o", tmp_path / "exported")
@@ -219,22 +211,36 @@ def test_topic_log_is_not_taken_for_the_metadata_log(tmp_path: Path) -> None:
     assert "at byte 0: the record at offset 0 is malformed" in done.stderr
 
 
-def test_log_damaged_at_its_start_is_reported_as_damaged(tmp_path: Path) -> None:
-    done = run(kafka.write_node(tmp_path / "node", b"junk" * 100), "-o", tmp_path / "exported")
-    assert done.returncode == 3
-    assert "00000000000000000000.log: at byte 0: invalid batch size:" in done.stderr
-
-
 def test_node_given_twice_counts_once(node: Path, tmp_path: Path) -> None:
     once = "a single copy does not show whether its last records were committed"
     assert once in run(node, node.parent, "-o", tmp_path / "exported").stdout
 
 
-def test_damaged_snapshot_is_reported_as_damaged(node: Path, tmp_path: Path) -> None:
-    last = node / "00000000000000000308-0000000003.checkpoint"
-    data = bytearray(last.read_bytes())
+def add_another_log(node: Path) -> str:
+    path = node / f"{379:020d}.log"
+    path.write_bytes(kafka.batch(0, [NOOP]))
+    return f"{path}: at byte 0: found a batch at offset 0, expected one at 379"
+
+
+def damage_snapshot(node: Path) -> str:
+    path = node / f"{308:020d}-{3:010d}.checkpoint"
+    data = bytearray(path.read_bytes())
     data[300] ^= 1
-    last.write_bytes(data)
+    path.write_bytes(data)
+    return f"damaged: {path}: at byte 269: "
+
+
+def damage_begin(node: Path) -> str:
+    path = node / f"{0:020d}.log"
+    path.write_bytes(b"junk" * 100)
+    return f"{path}: at byte 0: invalid batch size:"
+
+
+@pytest.mark.parametrize("harm", [add_another_log, damage_snapshot, damage_begin])
+def test_damaged_file_is_reported_with_the_position(
+    node: Path, tmp_path: Path, harm: Callable[[Path], str]
+) -> None:
+    said = harm(node)
     done = run(node, "-o", tmp_path / "exported")
-    assert done.returncode == 3
-    assert f"damaged: {last}: at byte 269: " in done.stderr
+    assert (done.returncode, said in done.stderr) == (3, True), done.stderr
+    assert ("the export has offsets 0 to 378" in done.stdout) == (harm is not damage_begin)

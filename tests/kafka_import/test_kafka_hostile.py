@@ -19,17 +19,6 @@ NOOP = kafka.metadata("NoOpRecord")
 LOG = "00000000000000000000.log"
 
 
-def test_compressed_batch_is_reported_with_file_position_and_codec(tmp_path: Path) -> None:
-    """A few kilobytes that would expand to gibibytes: records before them are imported."""
-    good = kafka.batch(0, [NOOP])
-    node = kafka.write_node(tmp_path / "node", good + kafka.batch(1, [bytes(3000)], compression=4))
-    imported = import_all(tmp_path / "exported", node)
-    assert imported.end_offset == 1
-    told = "the batch at offset 1 is compressed with zstd: Kafka never compresses its metadata log"
-    assert imported.damages == [f"{node / LOG}: at byte {len(good)}: {told}"]
-    assert not imported.sound
-
-
 def test_log_with_decreasing_epochs_is_refused(tmp_path: Path) -> None:
     node = kafka.write_node(
         tmp_path / "node", kafka.batch(0, [NOOP], epoch=3) + kafka.batch(1, [NOOP], epoch=2)

@@ -35,6 +35,7 @@ from replay.run import compute, run_job
 
 NO_DIRECTORY = "A" * 22
 HERE = Path(__file__).parent
+LOG = f"{0:020d}.log"
 
 NOOP = kafka.metadata("NoOpRecord")
 ELR_ON = kafka.metadata(
@@ -55,6 +56,22 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def import_all(target: Path, *paths: Path, **options: Any) -> Imported:
     with Importer(find_copies(paths), str(target), **options) as importer:
         return importer.run()
+
+
+def import_log(directory: Path, log: bytes) -> Imported:
+    """Import one node's log into ``exported`` below a directory."""
+    return import_all(directory / "exported", kafka.write_node(directory / "node", log))
+
+
+def cut_begin(inside: Path) -> None:
+    """Delete the records of a real log up to offset 198, which its snapshots cover."""
+    segment = inside / LOG
+    log = segment.read_bytes()
+    cut, start = next(
+        (end, one.last_offset + 1) for end, one in batches(log) if one.last_offset > 198
+    )
+    segment.unlink()
+    (inside / f"{start:020d}.log").write_bytes(log[cut:])
 
 
 def chunks(target: Path) -> Iterator[bytes]:
@@ -212,13 +229,7 @@ def test_log_that_begins_with_a_snapshot_folds_to_the_same_state(
     node = tmp_path / "node"
     inside = node / "__cluster_metadata-0"
     shutil.copytree(real / "node101/__cluster_metadata-0", inside)
-    segment = inside / "00000000000000000000.log"
-    log = segment.read_bytes()
-    cut, start = next(
-        (end, one.last_offset + 1) for end, one in batches(log) if one.last_offset > 198
-    )
-    segment.unlink()
-    (inside / f"{start:020d}.log").write_bytes(log[cut:])
+    cut_begin(inside)
     found = import_all(tmp_path / "exported", node, cluster_id="4L6g3nShT-eMCtK--X86sw")
     assert found.sound
     assert found.state_from == 247
@@ -290,6 +301,7 @@ def test_agreed_offset_requires_more_than_half_of_the_copies(
 
 
 FIRST, SECOND, THIRD = ("AAAAAAAAAAAAAAAAAAAA" + end for end in ("gA", "gQ", "gg"))
+MOVED: dict[str, Any] = {"replicas": [1, 2, 3], "directories": [FIRST, SECOND, THIRD]}
 
 
 @pytest.mark.parametrize(
@@ -306,17 +318,13 @@ def test_partition_requires_a_directory_per_replica(tmp_path: Path, change: dict
     """Kafka refuses such a record, too."""
     changed = kafka.metadata("PartitionChangeRecord", partition_id=0, topic_id=kafka.UUID, **change)
     log = log_of(kafka.topic(), kafka.partition(0, directories=[FIRST, SECOND]), changed, NOOP)
-    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    found = import_log(tmp_path, log)
     assert found.end_offset == 2
     assert "partition 0 of 'orders' has " in found.stopped
     assert " directories" in found.stopped
-
-
-def test_reassignment_with_its_directories_is_imported(tmp_path: Path) -> None:
-    moved = {"replicas": [1, 2, 3], "directories": [FIRST, SECOND, THIRD]}
-    changed = kafka.metadata("PartitionChangeRecord", partition_id=0, topic_id=kafka.UUID, **moved)
+    changed = kafka.metadata("PartitionChangeRecord", partition_id=0, topic_id=kafka.UUID, **MOVED)
     log = log_of(kafka.topic(), kafka.partition(0, directories=[FIRST, SECOND]), changed)
-    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    found = import_log(tmp_path / "moved", log)
     assert (found.end_offset, found.sound) == (3, True)
 
 
@@ -331,7 +339,7 @@ def test_logs_of_several_clusters_are_refused(tmp_path: Path) -> None:
 
 def test_gap_in_the_log_ends_the_import_before_it(tmp_path: Path) -> None:
     log = kafka.batch(0, [kafka.leader_change()]) + kafka.batch(5, [NOOP])
-    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    found = import_log(tmp_path, log)
     assert found.end_offset == 1
     assert found.stopped == "no copy has an intact batch at offset 1"
 
@@ -340,34 +348,32 @@ def log_of(*records: Any, first: int = 0) -> bytes:
     return b"".join(kafka.batch(first + at, [one]) for at, one in enumerate(records))
 
 
+def edges(*ends: str) -> list[bytes]:
+    return [kafka.metadata(f"{one}TransactionRecord") for one in ends]
+
+
 def test_transaction_is_one_batch(tmp_path: Path) -> None:
-    begin, end = kafka.metadata("BeginTransactionRecord"), kafka.metadata("EndTransactionRecord")
-    log = log_of(NOOP, begin, kafka.topic(), kafka.partition(), end, NOOP)
-    import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
-    spans = [
-        (header.base_offset, header.last_offset)
-        for chunk in chunks(tmp_path / "exported")
-        for header in batch.headers(chunk)
-    ]
-    assert spans == [(0, 0), (1, 4), (5, 5)]
+    begin, end = edges("Begin", "End")
+    import_log(tmp_path, log_of(NOOP, begin, kafka.topic(), kafka.partition(), end, NOOP))
+    headers = (one for chunk in chunks(tmp_path / "exported") for one in batch.headers(chunk))
+    assert [(one.base_offset, one.last_offset) for one in headers] == [(0, 0), (1, 4), (5, 5)]
     assert "orders" in state(tmp_path / "exported").topic_ids
 
 
 def test_aborted_transaction_has_no_effect(tmp_path: Path) -> None:
-    begin, abort = (kafka.metadata(f"{one}TransactionRecord") for one in ("Begin", "Abort"))
-    log = log_of(begin, kafka.topic(), kafka.partition(), abort, NOOP)
-    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    begin, abort = edges("Begin", "Abort")
+    found = import_log(tmp_path, log_of(begin, kafka.topic(), kafka.partition(), abort, NOOP))
     assert (found.aborted, found.end_offset) == (4, 5)
     assert not state(tmp_path / "exported").topics
 
 
 def test_transaction_without_an_end_is_waited_for(tmp_path: Path) -> None:
-    begin, end = kafka.metadata("BeginTransactionRecord"), kafka.metadata("EndTransactionRecord")
+    begin, end = edges("Begin", "End")
     node = kafka.write_node(tmp_path / "node", log_of(NOOP, begin, kafka.topic()))
     with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
         found = importer.run()
         assert (found.open_transaction, found.end_offset) == (1, 1)
-        with (node / "00000000000000000000.log").open("ab") as log:
+        with (node / LOG).open("ab") as log:
             log.write(log_of(kafka.partition(), end, first=3))
         found = importer.run()
         assert (found.open_transaction, found.end_offset) == (None, 5)
@@ -381,7 +387,7 @@ def test_deleted_topic_loses_its_configs_to_no_successor_of_its_name(tmp_path: P
         kafka.metadata("RemoveTopicRecord", topic_id=kafka.UUID),
         kafka.topic(topic_id=other), kafka.config("cleanup.policy", "compact"),
     )  # fmt: skip
-    import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    import_log(tmp_path, log)
     image = state(tmp_path / "exported")
     assert dict(image.configs.items()) == {(2, "orders"): {"cleanup.policy": "compact"}}
     assert not image.imported
@@ -410,7 +416,7 @@ def test_eligible_leader_replicas_are_tracked_and_cleared(tmp_path: Path, of: st
     node = kafka.write_node(tmp_path / "node", log_of(kafka.topic(), kafka.partition(), change))
     import_all(tmp_path / "before", node)
     assert detail(state(tmp_path / "before")) == {"eligible_leader_replicas": [2]}
-    with (node / "00000000000000000000.log").open("ab") as file:
+    with (node / LOG).open("ab") as file:
         file.write(log_of(kafka.metadata("ClearElrRecord", topic_name=of), first=3))
     import_all(tmp_path / "after", node)
     image = state(tmp_path / "after")
@@ -540,7 +546,7 @@ def test_partition_state_shows_what_kafka_prints(tmp_path: Path) -> None:
         kafka.partition(0, directories=[FIRST, SECOND], eligible_leader_replicas=[2]),
         kafka.partition(1, last_known_elr=[1]),
     )
-    import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    import_log(tmp_path, log)
     for key in ("", "orders-0"):
         request = JobRequest(job="state", export=str(tmp_path / "exported"), key=("partition", key))
         found = [msgspec.json.decode(row.value) for row in compute(request).rows]
@@ -550,10 +556,8 @@ def test_partition_state_shows_what_kafka_prints(tmp_path: Path) -> None:
 
 
 def test_clear_of_unknown_topic_stops_the_import(tmp_path: Path) -> None:
-    log = log_of(kafka.topic()) + log_of(
-        kafka.metadata("ClearElrRecord", topic_name="gone"), first=1
-    )
-    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    log = log_of(kafka.topic(), kafka.metadata("ClearElrRecord", topic_name="gone"))
+    found = import_log(tmp_path, log)
     assert "ClearElrRecord names topic 'gone'" in found.stopped
     assert found.end_offset == 1
 
@@ -590,7 +594,7 @@ def test_import_refuses_a_rewritten_log(tmp_path: Path, begins_with_state: bool)
 
 def test_clock_set_back_is_reported(tmp_path: Path) -> None:
     log = kafka.batch(0, [NOOP], timestamp_ms=5000) + kafka.batch(1, [NOOP], timestamp_ms=3000)
-    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    found = import_log(tmp_path, log)
     assert found.later_ms == 2000
 
 
@@ -618,7 +622,7 @@ def test_import_continues_where_it_ended(tmp_path: Path) -> None:
         tmp_path / "node", log_of(kafka.topic(), kafka.config("retention.ms", "1"))
     )
     import_all(tmp_path / "exported", node)
-    with (node / "00000000000000000000.log").open("ab") as file:
+    with (node / LOG).open("ab") as file:
         file.write(log_of(kafka.metadata("RemoveTopicRecord", topic_id=kafka.UUID), first=2))
     assert import_all(tmp_path / "exported", node).end_offset == 3
     assert not state(tmp_path / "exported").configs
@@ -626,11 +630,10 @@ def test_import_continues_where_it_ended(tmp_path: Path) -> None:
 
 
 def test_contradictory_log_is_imported_up_to_the_contradiction(tmp_path: Path) -> None:
-    node = kafka.write_node(tmp_path / "node", log_of(kafka.topic(), kafka.topic(), NOOP))
-    found = import_all(tmp_path / "exported", node)
+    found = import_log(tmp_path, log_of(kafka.topic(), kafka.topic(), NOOP))
     at = len(log_of(kafka.topic()))
     assert found.stopped == (
-        f"{node / '00000000000000000000.log'}: at byte {at}: the log contradicts itself: topic"
+        f"{tmp_path / 'node/__cluster_metadata-0' / LOG}: at byte {at}: the log contradicts itself: topic"
         " 'orders' at offset 1 already exists"
     )
     assert (found.end_offset, found.sound) == (1, False)
@@ -641,7 +644,7 @@ def test_malformed_record_with_a_valid_checksum_is_damage(tmp_path: Path) -> Non
     """It is read from another copy if possible; records before it are imported."""
     begin, cut = log_of(kafka.topic()), kafka.batch(1, [kafka.topic("cut")[:-4]])
     broken = kafka.write_node(tmp_path / "node1", begin + cut + log_of(NOOP, first=2), node_id=1)
-    log = f"{broken / '00000000000000000000.log'}: "
+    log = f"{broken / LOG}: "
     alone = import_all(tmp_path / "alone", tmp_path / "node1")
     assert (alone.end_offset, alone.stopped) == (1, "")
     (damage,) = alone.damages

@@ -4,6 +4,7 @@ other rules see the same columns as in a log of raftlog: test_replay_audit.py.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asking import ask
@@ -19,6 +20,8 @@ from replay.streaming import audit
 
 Found = list[tuple[str, int]]
 """(rule, offset) of the expected findings."""
+Broken = tuple[Path, Found, list[int]]
+"""An export, the expected findings, and the boundaries of its parts."""
 Breaks = Callable[[KafkaLog], Found]
 OFFENCES: list[Breaks] = []
 
@@ -51,6 +54,27 @@ def eligible(log: KafkaLog) -> Found:
         *(("ELIGIBLE_NEVER_IN_SYNC", at) for at in (both, never)),
         ("ISR_EMPTY", empty),
     ]
+
+
+@offence
+def empty(log: KafkaLog) -> Found:
+    """Allowed while a replica is eligible, and while a last known leader is, which leads uncleanly
+    after an unclean shutdown.
+    """
+    gone: dict[str, Any] = {"isr": [], "leader": -1}
+    back: dict[str, Any] = {"isr": [2], "leader": 2, "eligible_leader_replicas": []}
+    log.topic("clean", [1, 2])
+    log.change("clean", **gone, eligible_leader_replicas=[2])
+    log.change("clean", **back)
+    log.topic("unclean", [2, 1])
+    log.change("unclean", **gone, eligible_leader_replicas=[2], last_known_elr=[2])
+    log.change("unclean", eligible_leader_replicas=[])
+    log.change("unclean", **back, last_known_elr=[], leader_recovery_state=1)
+    log.topic("neither", [1, 2])
+    log.change("neither", **gone, eligible_leader_replicas=[1])
+    stranger = log.change("neither", **back)
+    none = log.change("neither", **gone)
+    return [("UNDECLARED_UNCLEAN_ELECTION", stranger), ("ISR_EMPTY", none)]
 
 
 @offence
@@ -186,8 +210,7 @@ def directories(log: KafkaLog) -> Found:
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found, list[int]]:
-    """Return the export, the expected findings, and the boundaries of its parts."""
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Broken:
     log = KafkaLog()
     expected: Found = []
     bounds = [0]
@@ -201,21 +224,19 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found, list[
 
 
 @pytest.fixture(scope="module")
-def result(broken: tuple[Path, Found, list[int]]) -> AuditResult:
+def result(broken: Broken) -> AuditResult:
     found = ask("audit", broken[0], limit=1000)
     assert isinstance(found, AuditResult)
     return found
 
 
-def test_rules_find_their_violations_and_nothing_else(
-    broken: tuple[Path, Found, list[int]], result: AuditResult
-) -> None:
+def test_rules_find_their_violations_and_nothing_else(broken: Broken, result: AuditResult) -> None:
     assert sorted((each.rule, each.offset) for each in result.findings) == sorted(broken[1])
 
 
 @pytest.mark.parametrize("slice_rows", [7, nightly(1)])
 def test_findings_do_not_depend_on_slices(
-    broken: tuple[Path, Found, list[int]],
+    broken: Broken,
     result: AuditResult,
     monkeypatch: pytest.MonkeyPatch,
     slice_rows: int,
@@ -245,7 +266,7 @@ def test_watch_remembers_directories_of_gone_brokers(spark: SparkSession, tmp_pa
 
 @pytest.mark.nightly
 def test_findings_of_a_watch_do_not_depend_on_its_polls(
-    spark: SparkSession, broken: tuple[Path, Found, list[int]], tmp_path: Path
+    spark: SparkSession, broken: Broken, tmp_path: Path
 ) -> None:
     export, expected, bounds = broken
     judge = audit.judge(choose((), "kafka"))
