@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from exports import written
+from exports import Crash, written
 from log_history import CLUSTER_ID, LogHistory
 
 from raftlog import batch
@@ -39,14 +39,6 @@ def raw_bytes(directory: Path) -> bytes:
 def row_list(directory: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = pq.read_table(directory / RECORDS).to_pylist()
     return rows
-
-
-def test_raw_segments_hold_the_exact_bytes(history: LogHistory, tmp_path: Path) -> None:
-    summary = export(history, tmp_path)
-    assert raw_bytes(tmp_path) == b"".join(history.batches)
-    assert summary.first_offset == 0
-    assert summary.end_offset == history.end_offset
-    assert summary.batches == len(history.batches)
 
 
 def test_rows_hold_the_records_and_fold_to_their_state(history: LogHistory, tmp_path: Path) -> None:
@@ -134,23 +126,29 @@ def test_columns_contain_entries_and_owners(tmp_path: Path) -> None:
 
 def test_column_contains_voters(tmp_path: Path) -> None:
     log = LogHistory(5)
-    entries: list[dict[str, Any]] = [
-        {"voter_id": 1, "voter_directory_id": "one", "endpoint": "host-1:1"},
-        {"voter_id": 2, "voter_directory_id": "", "endpoint": "host-2:1"},
+    names = ("voter_id", "voter_directory_id", "endpoint")
+    entries: list[Any] = [
+        dict(zip(names, each, strict=True)) for each in ((1, "one", "h:1"), (2, "", "h:2"))
     ]
     voters = [pb.VoterEntry(**each) for each in entries]
     at = log.append(pb.VotersRecord(voters=voters), control=True)
     export(log, tmp_path)
     column = pq.read_table(tmp_path / RECORDS)["voters"].to_pylist()
-    assert column[at] == entries
-    assert column[:at] == [None] * at
+    assert column == [None] * at + [entries]
 
 
-def test_manifest_describes_the_export(history: LogHistory, tmp_path: Path) -> None:
-    export(history, tmp_path)
+def test_export_has_the_exact_bytes_and_its_manifest_describes_it(
+    history: LogHistory, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, int]] = []
+    summary = export(history, tmp_path, lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (history.end_offset, history.end_offset)
+    assert raw_bytes(tmp_path) == b"".join(history.batches)
+    assert (summary.first_offset, summary.end_offset) == (0, history.end_offset)
+    assert summary.batches == len(history.batches)
     manifest = read_manifest(tmp_path)
     assert (manifest.cluster_id, manifest.generation, manifest.history_begin) == (CLUSTER_ID, 0, 0)
-    assert manifest.metadata_version == 2
+    assert (manifest.metadata_version, manifest.features) == (2, {"metadata.version": 2})
     assert manifest.high_watermark == manifest.end_offset == history.end_offset
     for segment in manifest.segments:
         assert segment.records == history.end_offset
@@ -162,19 +160,16 @@ def test_manifest_describes_the_export(history: LogHistory, tmp_path: Path) -> N
 
 
 def test_segments_are_bounded_and_named_by_offset(history: LogHistory, tmp_path: Path) -> None:
-    written(history, tmp_path, max_segment_records=100)
-    manifest = verify_export(tmp_path)
+    written(history, tmp_path / "records", max_segment_records=100)
+    manifest = verify_export(tmp_path / "records")
     assert len(manifest.of_kind(RECORDS)) >= 5
     for segment in manifest.of_kind(RECORDS):
         span = f"{segment.base_offset:020d}-{segment.last_offset:020d}"
         assert segment.file == f"records/{span}.parquet"
         assert segment.records < 100 + 40
-    assert raw_bytes(tmp_path) == b"".join(history.batches)
-
-
-def test_segment_is_rolled_at_the_byte_bound(history: LogHistory, tmp_path: Path) -> None:
-    written(history, tmp_path, max_segment_bytes=10_000)
-    assert len(verify_export(tmp_path).of_kind(RAW)) > 3
+    assert raw_bytes(tmp_path / "records") == b"".join(history.batches)
+    written(history, tmp_path / "bytes", max_segment_bytes=10_000)
+    assert len(verify_export(tmp_path / "bytes").of_kind(RAW)) > 3
 
 
 def test_tilde_names_a_directory(
@@ -198,12 +193,6 @@ def test_incremental_export_adds_only_new_records(tmp_path: Path) -> None:
     third = export(history, tmp_path)
     assert (third.records, third.files) == (0, 0)
     verify_export(tmp_path)
-
-
-def test_export_progress_reaches_the_total(history: LogHistory, tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    export(history, tmp_path, lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (history.end_offset, history.end_offset)
 
 
 class Trimmed:
@@ -300,10 +289,6 @@ def test_export_directory_admits_one_writer(tmp_path: Path) -> None:
     ExportWriter(tmp_path, CLUSTER_ID, 0).close()
 
 
-class Crash(BaseException):
-    """The process has died."""
-
-
 STEPS = ("sync_file", "publish", "sha256_of", "write_atomically")
 
 
@@ -343,23 +328,23 @@ def test_crash_between_steps_leaves_the_old_export(
     assert named == {f"{kind}/{one.name}" for kind in kinds for one in (tmp_path / kind).iterdir()}
 
 
-def test_directory_that_is_not_an_export_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ExportError, match=r"not empty \(thesis\.txt\) and contains no manifest"):
-        ExportWriter(tmp_path, CLUSTER_ID, 0)
-
-
-def test_foreign_file_among_the_segments_is_reported(history: LogHistory, tmp_path: Path) -> None:
-    export(history, tmp_path)
-    (tmp_path / RECORDS / "mine.parquet").write_text("x")
-    with pytest.raises(ExportError, match=r"mine\.parquet is not part of this export"):
-        ExportWriter(tmp_path, CLUSTER_ID, 0)
-
-
-def test_unwritable_directory_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ExportError, match=r"cannot write to .*file/export"):
-        ExportWriter(tmp_path / "file" / "export", CLUSTER_ID, 0)
+@pytest.mark.parametrize(
+    ("file", "target", "why"),
+    [
+        ("thesis.txt", "", r"not empty \(thesis\.txt\) and contains no manifest"),
+        ("e/records/mine.parquet", "e", r"mine\.parquet is not part of this export"),
+        ("file", "file/export", r"cannot write to .*file/export"),
+    ],
+)
+def test_directory_with_files_of_others_is_left_alone(
+    history: LogHistory, tmp_path: Path, file: str, target: str, why: str
+) -> None:
+    if target == "e":
+        export(history, tmp_path / target)
+    (tmp_path / file).write_text("years of work")
+    with pytest.raises(ExportError, match=why):
+        ExportWriter(tmp_path / target, CLUSTER_ID, 0)
+    assert (tmp_path / file).read_text() == "years of work"
 
 
 def test_source_without_records_is_an_error(history: LogHistory, tmp_path: Path) -> None:

@@ -111,7 +111,6 @@ def test_permanent_error_ends_the_export_and_keeps_published_files(tmp_path: Pat
     assert verify_export(tmp_path).end_offset == source.ends[15]
     # The next one goes on from there.
     source.failing.clear()
-    source.there = 0
     source.there = len(source.history.batches) - 1
     assert run(source, tmp_path, PublishPolicy()) == [source.history.end_offset]
 
@@ -184,13 +183,6 @@ def test_manifest_keeps_a_bounded_number_of_reports(tmp_path: Path) -> None:
     assert len(encode(replace(manifest, state_hashes=known))) < 400_000
     different = replace(one, state_hash="0" * 32)
     assert len(merged_state_hashes((one,), [different, one], manifest)) == 2
-
-
-def test_manifest_holds_the_feature_levels(tmp_path: Path) -> None:
-    export(LogHistory(89), tmp_path)
-    manifest = read_manifest(tmp_path)
-    assert manifest.features == {"metadata.version": 2}
-    assert manifest.metadata_version == 2
 
 
 def test_failing_callback_ends_the_export_and_the_publish_stays(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ from raftlog.segments.range_checks import check_forms
 from raftlog.segments.raw import RawHeader, RawWriter, batch_bytes, read_stream
 from raftlog.wire.records.v1 import records_pb2 as pb
 
+Forms = tuple[LocalPlace, Segment, Segment]
+"""An export, its raw segment and its Parquet segment."""
+
 
 @pytest.fixture(scope="module")
 def history() -> LogHistory:
@@ -34,7 +37,7 @@ def few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def exported(history: LogHistory, tmp_path: Path) -> tuple[LocalPlace, Segment, Segment]:
+def exported(history: LogHistory, tmp_path: Path) -> Forms:
     raw, records = read_manifest(written(history, tmp_path)).segments
     return LocalPlace(tmp_path), raw, records
 
@@ -50,9 +53,7 @@ def fault(place: LocalPlace, raw: Segment, *records: Segment) -> str:
     return str(caught.value)
 
 
-def test_valid_ranges_pass(
-    history: LogHistory, exported: tuple[LocalPlace, Segment, Segment]
-) -> None:
+def test_valid_ranges_pass(history: LogHistory, exported: Forms) -> None:
     place, raw, records = exported
     ends = sorted(history.hashes)
     inside = next(end for before, end in pairwise(ends) if end - before > 1) - 1
@@ -77,7 +78,7 @@ def test_ranges_differing_between_the_forms_are_reported(
 
 
 def test_missing_or_surplus_rows_are_reported(
-    exported: tuple[LocalPlace, Segment, Segment],
+    exported: Forms,
 ) -> None:
     place, raw, records = exported
     whole = pq.read_table(place.directory / records.file)
@@ -101,7 +102,7 @@ def test_missing_or_surplus_rows_are_reported(
 
 @pytest.mark.nightly
 def test_any_changed_column_value_is_reported(
-    exported: tuple[LocalPlace, Segment, Segment],
+    exported: Forms,
 ) -> None:
     """In a file whose every checksum is right, as it was written so."""
     place, raw, records = exported
@@ -123,7 +124,7 @@ def test_any_changed_column_value_is_reported(
         assert f"at offset {at}, but {raw.file} has" in fault(place, raw, records)
 
 
-def test_columns_newer_than_a_file_are_read(exported: tuple[LocalPlace, Segment, Segment]) -> None:
+def test_columns_newer_than_a_file_are_read(exported: Forms) -> None:
     place, raw, records = exported
     rewrite(place, records, lambda table: table.drop_columns(["leader_recovery_state", "cause"]))
     assert check_forms(place, raw, [records]).records == records.records

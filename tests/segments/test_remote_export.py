@@ -4,9 +4,11 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import fsspec
 import pytest
+from exports import Crash, written
 from log_history import CLUSTER_ID, LogHistory
 
 from raftlog.ops.logs import ExportLog
@@ -21,14 +23,11 @@ from raftlog.segments.verify import checkpoint_faults, verify_export
 from raftlog.segments.writer import ExportWriter
 
 URI = "memory://bucket/exported"
-
-
-class Crash(BaseException):
-    """The process has died."""
+Store: TypeAlias = fsspec.AbstractFileSystem
 
 
 @pytest.fixture(autouse=True)
-def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[fsspec.AbstractFileSystem]:
+def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
     """The store, empty before and after."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     file_system = fsspec.filesystem("memory")
@@ -39,13 +38,11 @@ def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[fsspec.A
     file_system.pseudo_dirs[:] = [""]
 
 
-def objects(file_system: fsspec.AbstractFileSystem) -> set[str]:
+def objects(file_system: Store) -> set[str]:
     return {path.removeprefix("/bucket/exported/") for path in file_system.find("/bucket/exported")}
 
 
-def test_remote_export_has_the_same_files_as_a_directory(
-    memory: fsspec.AbstractFileSystem, tmp_path: Path
-) -> None:
+def test_remote_export_has_the_same_files_as_a_directory(memory: Store, tmp_path: Path) -> None:
     history = LogHistory(71).run(150)
     for target in (URI, tmp_path):
         export(history, target)
@@ -79,7 +76,7 @@ def test_uris_are_distinguished_from_paths(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["put", "replace"])
 def test_crash_leaves_the_old_export(
-    memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch, step: str
+    memory: Store, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     history = LogHistory(72).run(80)
     export(history, URI)
@@ -114,7 +111,7 @@ def test_crash_leaves_the_old_export(
     assert objects(memory) == {MANIFEST_NAME, *named}
 
 
-def test_remote_export_admits_one_writer(memory: fsspec.AbstractFileSystem) -> None:
+def test_remote_export_admits_one_writer(memory: Store) -> None:
     history = LogHistory(73).run(30)
     now = [1000.0]
 
@@ -145,7 +142,7 @@ def test_remote_export_admits_one_writer(memory: fsspec.AbstractFileSystem) -> N
     assert LOCK_NAME not in objects(memory)
 
 
-def test_directory_that_is_not_an_export_is_left_alone(memory: fsspec.AbstractFileSystem) -> None:
+def test_directory_that_is_not_an_export_is_left_alone(memory: Store) -> None:
     memory.pipe_file("/bucket/exported/thesis.txt", b"years of work")
     with pytest.raises(ExportError, match=r"not empty \(thesis\.txt\) and contains no manifest"):
         ExportWriter(URI, CLUSTER_ID, 0)
@@ -153,7 +150,7 @@ def test_directory_that_is_not_an_export_is_left_alone(memory: fsspec.AbstractFi
         read_manifest("memory://nowhere")
 
 
-def test_damage_of_a_remote_export_is_reported(memory: fsspec.AbstractFileSystem) -> None:
+def test_damage_of_a_remote_export_is_reported(memory: Store) -> None:
     export(LogHistory(74).run(60), URI)
     raw, records = read_manifest(URI).segments
     path = f"/bucket/exported/{raw.file}"
@@ -192,7 +189,7 @@ class Refusing:
 
 
 def test_directories_are_created_only_where_they_exist(
-    memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+    memory: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An object store would create a bucket for a mistyped name."""
     made: list[str] = []
@@ -205,7 +202,7 @@ def test_directories_are_created_only_where_they_exist(
     assert "/home/exported" in made
 
 
-def test_checkpoints_are_objects_too(memory: fsspec.AbstractFileSystem) -> None:
+def test_checkpoints_are_objects_too(memory: Store) -> None:
     history = LogHistory(77).run(300)
     export(history, URI, checkpoint_records=50)
     export(history.run(400), URI, checkpoint_records=50)
@@ -219,11 +216,9 @@ def test_checkpoints_are_objects_too(memory: fsspec.AbstractFileSystem) -> None:
     assert "it is missing" in fault.message
 
 
-def test_small_objects_are_merged(memory: fsspec.AbstractFileSystem) -> None:
+def test_small_objects_are_merged(memory: Store) -> None:
     history = LogHistory(77).run(100)
-    with ExportWriter(URI, CLUSTER_ID, 0, max_segment_records=20) as writer:
-        writer.append_chunk(b"".join(history.batches))
-        writer.commit(history.end_offset)
+    written(history, URI, max_segment_records=20)
     with ExportWriter(URI, CLUSTER_ID, 0) as writer:
         assert compact(writer) >= 3
     manifest = verify_export(URI)
@@ -249,9 +244,7 @@ def test_plugin_error_is_one_message() -> None:
         read_manifest(place)
 
 
-def test_truncated_upload_is_detected(
-    memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_upload_is_detected(memory: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     history = LogHistory(75).run(40)
     monkeypatch.setattr(
         type(memory), "put_file", lambda self, local, path: self.pipe_file(path, b"x")
