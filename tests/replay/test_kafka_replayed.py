@@ -1,11 +1,9 @@
 """Jobs on imported Kafka logs: the time without a controller by its regular NoOp records, topic ids, epochs, odd logs."""
 
 import json
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from json_schemas import validator
 from kafka_log import KEPT, KafkaLog, imported, kafka, uuid
 from log_history import LogHistory
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from spark_runs import Replay
 from tiers import nightly
 
@@ -36,7 +33,6 @@ from replay.engine import pool, reading
 from replay.engine.audit import scan
 from replay.engine.pool import Pool
 from replay.engine.reading import slices
-from replay.errors import ReplayError
 from replay.jobs.availability import AvailabilityResult
 from replay.kafka.copies import find_copies
 from replay.kafka.importing import Importer
@@ -45,14 +41,13 @@ from replay.kernels.facts import Facts
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions
 from replay.outages.service import Absence, Controller, absence
 from replay.report.model import ReportResult
-from replay.request import LOCAL_JOBS, JobRequest, parse_time_ms
+from replay.request import LOCAL_JOBS, JobRequest
 from replay.rules import choose
 from replay.run import compute, run_job
 from replay.selection import BY_ID
 from replay.streaming import audit
 from replay.streaming.ledger import Ledger
 from replay.streaming.watch import STARTS_MAX, connected_late, start
-from replay.text import format_moment, format_time
 
 
 def availability(exported: Path) -> AvailabilityResult:
@@ -159,8 +154,12 @@ def test_raftlog_controllers_promise_no_such_records(tmp_path: Path) -> None:
     assert (least, most) == (0, None)
 
 
-def test_killed_real_controller_is_absent_for_the_expected_time(real: Path) -> None:
+@pytest.mark.parametrize("slice_rows", [reading.SLICE_ROWS, 7, nightly(1)])
+def test_killed_real_controller_is_absent_for_the_expected_time(
+    real: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
+) -> None:
     """It wrote a NoOp every 476 to 524 ms."""
+    monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
     assert absences(availability(real / "exported")) == [(2_162, 1_638, 2_162), (157, 52, 157)]
 
 
@@ -171,19 +170,9 @@ def test_restarted_kafka_controller_is_absent_in_between(tmp_path: Path) -> None
     assert absences(availability(tmp_path / "exported")) == [(39_497, 38_433, 39_497)]
 
 
-@pytest.mark.parametrize("slice_rows", [7, nightly(1)])
-def test_absence_does_not_depend_on_slices(
-    real: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
-) -> None:
-    whole = availability(real / "exported")
-    monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
-    assert availability(real / "exported") == whole
-
-
 def test_report_shows_both_bounds(real: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     found: ReportResult = ask("report", real / "exported", output=str(page))
-    assert absences(found.availability) == [(2_162, 1_638, 2_162), (157, 52, 157)]
     assert "1.64 s to 2.16 s" in page.read_text()
     events = [event for incident in found.timeline.incidents for event in incident.events]
     failover = next(event for event in events if "102 → 103" in event.text)
@@ -308,8 +297,7 @@ def test_topic_id_is_parsed_in_both_forms_only() -> None:
     digits = "b81694542c544f2e961a3c71ba6a228c"
     text = kafka_id(digits)
     assert text == "uBaUVCxUTy6WGjxxumoijA"
-    for form in (text, digits, digits.upper()):
-        assert parse_topic_id(form) == digits
+    assert {parse_topic_id(form) for form in (text, digits, digits.upper())} == {digits}
     for other in ("payments-service-event", text + "A", text[:-1], text[:-1] + "B", "orders", ""):
         assert parse_topic_id(other) is None
 
@@ -359,24 +347,19 @@ def test_both_forms_are_accepted_as_a_key(real: Path, ids: dict[str, str]) -> No
     found = as_json("state", exported, "partition", f"{id_}-2")
     assert (found["rows"], found["asked"]) == (one, ["partition", f"{BY_ID}{id_}-2"])
     assert [each["key"] for each in one] == [f"{TOPIC}-2"]
+    assert as_json("state", exported, "topic", uuid(1))["rows"] == []
 
 
-def test_name_that_looks_like_an_id_is_a_name(tmp_path: Path) -> None:
+def test_name_that_looks_like_an_id_is_a_name_and_a_finding_shows_the_id(tmp_path: Path) -> None:
     log = KafkaLog()
     log.topic("other", [1])
     named = log.topics["other"]
-    log.topic(named, [1, 2])
+    log.topic(named, [1, 1])
     log.import_into(tmp_path)
     rows = as_json("state", tmp_path / "exported", "topic", named)["rows"]
     assert {one["key"] for one in rows if one["kind"] == "topic"} == {named}
-
-
-def test_finding_prints_the_topic_id_as_kafka_does(tmp_path: Path) -> None:
-    log = KafkaLog()
-    log.topic("twice", [1, 1])
-    log.import_into(tmp_path)
     (found,) = as_json("audit", tmp_path / "exported", rules=("duplicate-replica",))["findings"]
-    assert (found["rule"], found["topic_id"]) == ("DUPLICATE_REPLICA", log.topics["twice"])
+    assert (found["rule"], found["topic_id"]) == ("DUPLICATE_REPLICA", log.topics[named])
 
 
 def test_raftlog_topic_ids_are_hexadecimal(tmp_path: Path) -> None:
@@ -406,10 +389,6 @@ def test_spark_accepts_and_shows_kafka_ids(replay: Replay, real: Path, ids: dict
     found = compute(JobRequest(job="history", export=str(real / "exported"), key=key))
     assert found.changes
     assert replay("history", real / "exported", key=key) == found
-
-
-def test_unknown_topic_id_finds_nothing(real: Path) -> None:
-    assert as_json("state", real / "exported", "topic", uuid(1))["rows"] == []
 
 
 # --- The kernels count each partition's epochs of a Kafka log as the fold does. For every change of a partition: test_kernels.py
@@ -492,7 +471,7 @@ def test_clearing_eligible_replicas_takes_a_partition_epoch(
     assert (one, other) == (4, 9)
 
 
-# --- Logs without controllers or brokers, and timestamps outside the calendar
+# --- Logs without controllers or brokers
 
 NOOP = kafka.metadata("NoOpRecord")
 
@@ -521,40 +500,7 @@ def test_every_job_answers_for_a_nearly_empty_log(
     )
     assert run_job(asked, spark=False) in (0, 3)
     assert capsys.readouterr().err == ""
-
-
-def test_log_without_a_leader_change_has_no_failover(tmp_path: Path) -> None:
-    log = kafka.batch(0, [kafka.topic(), kafka.partition()])
-    imported(kafka.write_node(tmp_path / "node", log), tmp_path / "exported")
     assert ask("availability", tmp_path / "exported").failovers == []
-
-
-@pytest.mark.parametrize(
-    ("at_ms", "shown"),
-    [
-        (-(1 << 63), "1970-01-01 00:00:00Z"),
-        (-1, "1970-01-01 00:00:00Z"),
-        (1_700_000_000_999, "2023-11-14 22:13:20Z"),
-        (1 << 62, "9999-12-31 23:59:59Z"),
-    ],
-)
-def test_every_timestamp_can_be_shown(at_ms: int, shown: str) -> None:
-    assert format_time(at_ms) == shown
-    assert format_moment(at_ms)[:19] == shown[:19]
-
-
-@pytest.mark.parametrize(
-    ("text", "at_ms"),
-    [("9" * 400, MAX_MS), ("-" + "9" * 400, -1), ("1700000000000", 1_700_000_000_000)],
-)
-def test_milliseconds_are_limited_to_what_a_log_can_hold(text: str, at_ms: int) -> None:
-    assert parse_time_ms(text) == at_ms
-
-
-@pytest.mark.parametrize("text", ["²", "--5", "9" * 5000, "10000-01-01"])
-def test_invalid_timestamp_is_refused(text: str) -> None:
-    with pytest.raises(ReplayError, match="is not a time: give milliseconds since 1970"):
-        parse_time_ms(text)
 
 
 # --- A watch on the import of a growing Kafka log
@@ -616,55 +562,42 @@ def test_watch_judges_appended_records_once(replay: Replay, live: LiveLog, tmp_p
     assert (row["rule"], row["offset"]) == ("CONFIG_OF_UNKNOWN_TOPIC", live.end_offset)
 
 
-@pytest.fixture
-def following(live: LiveLog, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    live.write(0.4)
-    command = [str(Path(sys.executable).with_name("raftlog")), "import", "kafka", str(live.node)]
-    process = subprocess.Popen(
-        [*command, "-o", str(tmp_path / "exported"), "--follow"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("imported up to offset ")
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.mark.nightly
-def test_watch_follows_an_import_that_follows_kafka(
-    spark: SparkSession, live: LiveLog, following: subprocess.Popen[str], tmp_path: Path
+def test_polling_watch_follows_a_growing_import(
+    spark: SparkSession, live: LiveLog, tmp_path: Path
 ) -> None:
-    """Two processes that follow a growing log: `import kafka --follow`, and a polling stream."""
-    ledger = Ledger(tmp_path / "watched")
-    judge = audit.judge(choose((), "kafka"))
-    queries: list[StreamingQuery] = []
+    """[An import that follows Kafka in a process of its own: test_kafka_command.py.]"""
+    exported, watched = str(tmp_path / "exported"), tmp_path / "watched"
+    live.write(0.4)
+    with Importer(find_copies([live.node]), exported) as importer:
+        importer.run()
 
-    def begin() -> None:
-        queries.append(start(spark, str(tmp_path / "exported"), ledger, judge, every="1 seconds"))
-
-    def wait_for(end_offset: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while Ledger(tmp_path / "watched").done.end_offset < end_offset:
-            if not queries[-1].isActive:
-                # As the job does.
-                error = queries[-1].exception()
-                assert connected_late(error), error
-                assert len(queries) < STARTS_MAX, error
-                begin()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-
-    begin()
-    try:
-        for part in (0.6, 0.8, 1.0):
+        def imported_up_to(part: float) -> int:
             live.write(part)
-        wait_for(live.end_offset)
-        assert Ledger(tmp_path / "watched").done.alerts == 0
-        wait_for(live.break_rules() + 1)
-    finally:
-        queries[-1].stop()
-    assert Ledger(tmp_path / "watched").done.alerts == 1
-    following.send_signal(signal.SIGTERM)
-    assert following.wait(30) == 0
+            return importer.run().end_offset
+
+        judge = audit.judge(choose((), "kafka"))
+        begin = partial(start, spark, exported, Ledger(watched), judge, every="1 seconds")
+        query = begin()
+
+        def wait_for(end_offset: int) -> int:
+            """Return the number of alerts so far."""
+            nonlocal query
+            deadline, starts = time.monotonic() + PATIENCE_S, 1
+            while Ledger(watched).done.end_offset < end_offset:
+                if not query.isActive:
+                    # As the job does.
+                    error = query.exception()
+                    assert connected_late(error), error
+                    assert starts < STARTS_MAX, error
+                    query, starts = begin(), starts + 1
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            return Ledger(watched).done.alerts
+
+        try:
+            assert wait_for([imported_up_to(part) for part in (0.6, 0.8, 1.0)][-1]) == 0
+            live.break_rules()
+            assert wait_for(importer.run().end_offset) == 1
+        finally:
+            query.stop()

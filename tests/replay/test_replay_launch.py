@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from raftlog.cli.streams import TERMINATED, UNREAD
+from raftlog.clock import MAX_MS
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
 from replay import submit
@@ -30,7 +31,7 @@ from replay.request import JOBS, JobRequest, parse_time_ms
 from replay.spark import java
 from replay.spark.java import make_launcher, worker_python
 from replay.spark.session import expect_records
-from replay.text import format_time
+from replay.text import format_moment, format_time
 
 
 def script(path: Path, text: str) -> Path:
@@ -84,14 +85,9 @@ def test_shim_drops_two_arguments_and_keeps_the_others(tmp_path: Path) -> None:
     wheel = tmp_path / "a wheel's home"
     script(wheel / "bin" / "java", "printf '%s\\n' \"$@\"")
     home = java.make_shim(wheel, [tmp_path / "cache"])
-    dropped = [
-        "--add-modules=jdk.incubator.vector",
-        "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
-    ]
-    before, after = (
-        ["-cp", "a b:*"],
-        ["", "--add-modules=other", "--add-opens=java.base/x", "$HOME"],
-    )
+    opens = "--add-opens=java.base/"
+    dropped = ["--add-modules=jdk.incubator.vector", f"{opens}sun.security.action=ALL-UNNAMED"]
+    before, after = ["-cp", "a b:*"], ["", "--add-modules=other", f"{opens}x", "$HOME"]
     done = run_text([home / "bin" / "java", *before, *dropped, *after], check=True)
     assert done.stdout.split("\n")[:-1] == [*before, *after]
 
@@ -196,32 +192,23 @@ def command_of(words: str, export: str = "e", **asked: Any) -> tuple[list[str], 
     return [job, export, *more], JobRequest(job=job, export=export, **asked)
 
 
+RANGE: dict[str, Any] = {"from_offset": 2, "from_time_ms": 3, "at_offset": 4, "at_time_ms": 5}
+QUERY = "SELECT 'ä'\nFROM x"
 COMMANDS = [
     command_of("summary", "/data/a b"),
     command_of("state --at-offset 17 --limit 3 --json", at_offset=17, limit=3, json=True),
     command_of("state topic", key=("topic", "")),
     command_of(
         "diff broker 1 --from-offset 2 --from-time 3 --to-offset 4 --to-time 5",
+        **RANGE,
         key=("broker", "1"),
-        from_offset=2,
-        from_time_ms=3,
-        at_offset=4,
-        at_time_ms=5,
     ),
-    command_of(
-        "lao --since 1 --stall 500 --at-time 1700000000123",
-        since_ms=1,
-        stall_ms=500,
-        at_time_ms=1_700_000_000_123,
-    ),
+    command_of("lao --since 1 --stall 500 --at-time 17", since_ms=1, stall_ms=500, at_time_ms=17),
     command_of("availability --since 1", since_ms=1, limit=20),
     command_of("audit --rule a --rule b", rules=("a", "b")),
     command_of("history config topic:o:k --limit 7", key=("config", "topic:o:k"), limit=7),
     command_of("report", output="report.html", limit=20),
-    (
-        ["sql", "e", "SELECT 'ä'\nFROM x"],
-        JobRequest(job="sql", export="e", query="SELECT 'ä'\nFROM x"),
-    ),
+    (["sql", "e", QUERY], JobRequest(job="sql", export="e", query=QUERY)),
     command_of("verify"),
     command_of("watch -o seen/ --every 10", output="seen", every_s=10),
     command_of("watch -o seen --json", "e\udc80", output="seen", json=True),
@@ -250,10 +237,6 @@ def test_invalid_watch_arguments_are_refused_before_spark_starts(words: list[str
     assert refused.exit_code == EXIT_INPUT
 
 
-def test_every_job_has_a_request() -> None:
-    assert {asked.job for _, asked in COMMANDS} == {*JOBS}
-
-
 def test_submitted_file_takes_a_jobs_words_too(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[JobRequest, bool]] = []
 
@@ -270,19 +253,45 @@ def test_submitted_file_takes_a_jobs_words_too(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_times_and_settings_are_parsed() -> None:
-    request, conf = parsed(
-        ["state", "e", "--at-time", "2023-11-14T22:13:20Z", "--conf", "a=b", "--conf", "c=d"]
-    )
+    words = ["state", "e", "--at-time", "2023-11-14T22:13:20Z", "--conf", "a=b", "--conf", "c=d"]
+    request, conf = parsed(words)
     assert (request.at_time_ms, conf) == (1_700_000_000_000, ["a=b", "c=d"])
-    assert parse_time_ms("2023-11-14T23:13:20.250+01:00") == 1_700_000_000_250
-    assert parse_time_ms("2023-11-14 22:13:20") == 1_700_000_000_000
-    assert format_time(1_700_000_000_999) == "2023-11-14 22:13:20Z"
 
 
-def test_invalid_time_is_refused() -> None:
-    result = CliRunner().invoke(create_app(lambda *_: 0), ["state", "e", "--at-time", "yesterday"])
-    assert result.exit_code == 2
-    assert "yesterday" in result.output
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("2023-11-14T23:13:20.250+01:00", 1_700_000_000_250),
+        ("2023-11-14 22:13:20", 1_700_000_000_000),
+        ("1700000000000", 1_700_000_000_000),
+        ("9" * 400, MAX_MS),
+        ("-" + "9" * 400, -1),
+    ],
+)
+def test_time_is_limited_to_what_a_log_can_hold(text: str, at_ms: int) -> None:
+    assert parse_time_ms(text) == at_ms
+
+
+@pytest.mark.parametrize("text", ["yesterday", "²", "--5", "9" * 5000, "10000-01-01"])
+def test_invalid_time_is_refused(text: str) -> None:
+    with pytest.raises(ReplayError, match="is not a time: give milliseconds since 1970"):
+        parse_time_ms(text)
+    result = CliRunner().invoke(create_app(lambda *_: 0), ["state", "e", f"--at-time={text}"])
+    assert (result.exit_code, text[:9] in result.output) == (EXIT_INPUT, True)
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "shown"),
+    [
+        (-(1 << 63), "1970-01-01 00:00:00Z"),
+        (-1, "1970-01-01 00:00:00Z"),
+        (1_700_000_000_999, "2023-11-14 22:13:20Z"),
+        (1 << 62, "9999-12-31 23:59:59Z"),
+    ],
+)
+def test_every_timestamp_can_be_shown(at_ms: int, shown: str) -> None:
+    assert format_time(at_ms) == shown
+    assert format_moment(at_ms)[:19] == shown[:19]
 
 
 def test_spark_submit_command_line_is_built() -> None:
@@ -295,6 +304,7 @@ def test_spark_submit_command_line_is_built() -> None:
 
 
 def test_raftlog_has_the_replay_commands() -> None:
+    assert {asked.job for _, asked in COMMANDS} == {*JOBS}, "each has its request above"
     app = typer.Typer()
     app.command("other")(lambda: None)
     register(app)
