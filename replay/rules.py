@@ -278,11 +278,6 @@ RULES: tuple[Rule, ...] = tuple(each for each in globals().values() if isinstanc
 """All rules, in the order above."""
 
 
-def of_family(family: str) -> tuple[Rule, ...]:
-    """Return the rules judged by a module of :mod:`replay.kernels.rules`."""
-    return tuple(rule for rule in RULES if rule.family == family)
-
-
 def choose(names: Collection[str], origin: str = "") -> tuple[Rule, ...]:
     """Return the rules with these ids, or all that judge a log of this origin if no id is given.
 

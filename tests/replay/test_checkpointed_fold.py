@@ -191,28 +191,6 @@ def test_summary_starts_late_and_audits_everything(exported: Path) -> None:
     assert found.point.records == found.audit.checked >= RECORDS_OF_LOG
 
 
-SPARKS: list[tuple[str, dict[str, Any]]] = [
-    ("diff", {"from_offset": 600, "at_offset": 850}),
-    ("diff", {"from_offset": 500, "key": ("topic", "topic-3")}),
-    ("state", {"at_offset": 700}),
-    ("state", {"at_offset": 650, "key": ("config", "topic:topic-3")}),
-    ("state", {"at_offset": 650, "key": ("broker", "2")}),
-    ("history", {"from_offset": 700, "key": ("topic", "topic-3")}),
-    ("history", {"from_offset": 500, "key": ("acl", "")}),
-    ("summary", {}),
-]
-
-
-@pytest.mark.parametrize("question", in_gate(SPARKS, SPARKS[:1]), ids=str)
-def test_spark_starts_from_the_checkpoint_too(
-    replay: Replay, exported: Path, question: tuple[str, dict[str, Any]]
-) -> None:
-    job, asked = question
-    found = both(exported, job, **asked)
-    assert found.checkpoint is not None
-    assert replay(job, exported, **asked) == found
-
-
 def test_spark_starts_from_a_checkpoint_at_the_end(replay: Replay, exported: Path) -> None:
     last = read_manifest(exported).checkpoints[-1]
     found = replay("state", exported, at_offset=last.offset)

@@ -14,13 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import pyarrow.parquet as pq
 import pytest
 from asking import ask, opened
-from exports import flip, publish, written
+from exports import fit, flip, flip_column, written
 from log_history import CLUSTER_ID, LogHistory
-from msgspec.structs import replace
-from spark_runs import Replay
 from test_export_seam import files_of_at_most
 
 from raftlog.cli.exits import Exit
@@ -28,7 +25,6 @@ from raftlog.cli.main import main
 from raftlog.cli.streams import UNREAD
 from raftlog.errors import RaftlogError
 from raftlog.metadata.image import FoldError
-from raftlog.segments import files
 from raftlog.segments.errors import CorruptExportError, ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.files import LocalPlace
@@ -234,20 +230,17 @@ def test_damaged_file_is_named_with_its_offsets(copy: Path, harm: Harms, why: st
     assert ask("state", copy, at_offset=before).point.offset == before, "it is not needed for that"
 
 
-def test_page_changed_after_the_check_fails_its_checksum(replay: Replay, copy: Path) -> None:
+@pytest.mark.parametrize("engine", ["this process", "Spark"])
+def test_page_changed_after_the_check_fails_its_checksum(
+    request: pytest.FixtureRequest, copy: Path, engine: str
+) -> None:
     """The hash in the manifest is made to match, as if the byte had flipped between check and read."""
     segment = second(copy)
-    path = copy / segment.file
-    group = pq.read_metadata(path).row_group(0)
-    columns = [group.column(index) for index in range(group.num_columns)]
-    (body,) = (one for one in columns if one.path_in_schema == "body")
-    # The compressed data of the column's only page, well after its header.
-    flip(path, body.data_page_offset + body.total_compressed_size // 2)
-    fits = replace(segment, sha256=files.sha256_of(path))
-    known = read_manifest(copy).segments
-    publish(copy, segments=tuple(fits if each == segment else each for each in known))
+    flip_column(copy, segment, "body")
+    fit(copy, segment)
+    run = ask if engine == "this process" else request.getfixturevalue("replay")
     with pytest.raises(CorruptExportError) as caught:
-        replay("summary", copy)
+        run("summary", copy)
     text = readable(caught.value)
     assert f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset})" in text
     assert "checksum of a page does not match" in text

@@ -4,10 +4,10 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import active_children
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -38,14 +38,19 @@ EVENTFUL = Rates(
 RECORDS = 20_000
 
 
-def made(profile: Profile = SMALL, records: int = RECORDS) -> tuple[GeneratedHistory, bytes]:
+class Made(NamedTuple):
+    said: GeneratedHistory
+    log: bytes
+
+
+def made(profile: Profile = SMALL, records: int = RECORDS) -> Made:
     chunks: list[bytes] = []
     history = generate(profile, records, chunks.append, rates=EVENTFUL)
-    return history, b"".join(chunks)
+    return Made(history, b"".join(chunks))
 
 
 @pytest.fixture(scope="module")
-def history() -> tuple[GeneratedHistory, bytes]:
+def history() -> Made:
     return made()
 
 
@@ -56,10 +61,15 @@ def rows(log: bytes) -> Iterator[tuple[int, batch.BatchHeader, int, Any]]:
             yield header.base_offset + index, header, data.type, parse(data)
 
 
-def test_history_folds_to_its_stated_state(history: tuple[GeneratedHistory, bytes]) -> None:
-    said, log = history
+def folded(log: bytes) -> ImageBuilder:
     image = ImageBuilder(Image())
     image.apply_chunk(log, verify=True)
+    return image
+
+
+def test_history_folds_to_its_stated_state(history: Made) -> None:
+    said, log = history
+    image = folded(log)
     assert image.offset + 1 == said.records
     assert image.epoch == said.epochs
     assert image.timestamp_ms == said.last_ms
@@ -69,14 +79,14 @@ def test_history_folds_to_its_stated_state(history: tuple[GeneratedHistory, byte
     assert RECORDS <= said.records < RECORDS + 500
 
 
-def test_same_seed_produces_the_same_bytes(history: tuple[GeneratedHistory, bytes]) -> None:
+def test_same_seed_produces_the_same_bytes(history: Made) -> None:
     again, log = made(records=3000)
     assert history[1].startswith(log)
     assert made(records=3000) == (again, log)
     assert made(msgspec.structs.replace(SMALL, seed=4), 3000)[1] != log
 
 
-def test_every_kind_of_event_happens(history: tuple[GeneratedHistory, bytes]) -> None:
+def test_every_kind_of_event_happens(history: Made) -> None:
     said, log = history
     assert said.count_incidents().keys() == {
         "broker crash", "controller failover", "controller hand-over", "rack outage", "rolling restart", "site outage",
@@ -95,7 +105,7 @@ def test_every_kind_of_event_happens(history: tuple[GeneratedHistory, bytes]) ->
         assert 0 <= each.first_offset <= each.last_offset + 1 <= said.records
 
 
-def test_crash_is_a_timeout_and_a_new_registration(history: tuple[GeneratedHistory, bytes]) -> None:
+def test_crash_is_a_timeout_and_a_new_registration(history: Made) -> None:
     said, log = history
     crash = next(each for each in said.incidents if each.kind == "broker crash")
     (broker_id,) = crash.brokers
@@ -115,7 +125,7 @@ def test_crash_is_a_timeout_and_a_new_registration(history: tuple[GeneratedHisto
 
 
 def test_progress_is_below_every_unfenced_brokers_applied_offset_and_never_decreases(
-    history: tuple[GeneratedHistory, bytes],
+    history: Made,
 ) -> None:
     registered: dict[int, int] = {}
     unfenced: set[int] = set()
@@ -153,14 +163,12 @@ def test_generated_history_can_be_skewed() -> None:
 @pytest.mark.parametrize("brokers", [1, 2, 3])
 def test_cluster_may_be_tiny(brokers: int) -> None:
     said, log = made(Profile(seed=5, brokers=brokers, racks=1, topics=1, partitions=1), 2000)
-    image = ImageBuilder(Image())
-    image.apply_chunk(log)
-    assert format_hash(image.state_hash & HASH_MASK) == said.state_hash
+    assert format_hash(folded(log).state_hash & HASH_MASK) == said.state_hash
 
 
 @pytest.mark.nightly
 def test_spark_finds_the_same_state_and_no_violation(
-    replay: Replay, history: tuple[GeneratedHistory, bytes], tmp_path: Path
+    replay: Replay, history: Made, tmp_path: Path
 ) -> None:
     said, log = history
     with ExportWriter(tmp_path / "made-up", "made-up", 0) as writer:
@@ -208,29 +216,26 @@ def test_command_writes_an_export_and_its_incidents(tmp_path: Path) -> None:
     again = CliRunner().invoke(app, words)
     assert (again.exit_code, "holds an export already" in again.stderr) == (EXIT_INPUT, True)
     small = [str(tmp_path / "small"), "--records", "500", "--brokers", "3", "--topics", "4"]
+    assert CliRunner().invoke(app, [*small, "--skew", "hot"]).exit_code == 2
     shown = CliRunner().invoke(app, small).stdout
     assert f"state hash at {verify_export(tmp_path / 'small').end_offset - 1}" in shown
 
 
-def test_unknown_skew_is_refused(tmp_path: Path) -> None:
-    assert CliRunner().invoke(app, [str(tmp_path / "x"), "--skew", "hot"]).exit_code == 2
-    assert not (tmp_path / "x").exists()
+def kill(done: int, total: int) -> None:
+    for child in active_children():
+        os.kill(child.pid or 0, signal.SIGKILL)
 
 
-def test_dying_generator_is_reported_and_leaves_no_records(tmp_path: Path) -> None:
-    def kill(done: int, total: int) -> None:
-        for child in active_children():
-            os.kill(child.pid or 0, signal.SIGKILL)
+def fail(done: int, total: int) -> None:
+    raise OSError("the disk is full")
 
-    with pytest.raises(ReplayError, match="exited with code -9"):
-        write_export(tmp_path / "made-up", SMALL, 10_000_000, kill)
+
+@pytest.mark.parametrize(("harm", "why"), [(kill, "exited with code -9"), (fail, "disk is full")])
+def test_failed_generation_is_reported_and_leaves_no_records(
+    tmp_path: Path, harm: Callable[[int, int], None], why: str
+) -> None:
+    """The generator dies, or the records cannot be written."""
+    with pytest.raises((ReplayError, OSError), match=why):
+        write_export(tmp_path / "made-up", SMALL, 10_000_000, harm)
     assert verify_export(tmp_path / "made-up").segments == ()
-
-
-def test_write_error_ends_the_generator(tmp_path: Path) -> None:
-    def fail(done: int, total: int) -> None:
-        raise OSError("the disk is full")
-
-    with pytest.raises(OSError, match="the disk is full"):
-        write_export(tmp_path / "made-up", SMALL, 10_000_000, fail)
     assert not active_children()

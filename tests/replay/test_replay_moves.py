@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import pytest
 from asking import ask, ask_shared
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "controller"))
@@ -32,8 +31,9 @@ class Logged(Cell):
         super().fold(records)
 
 
-@pytest.fixture(scope="module")
-def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Logged, Path]:
+def test_reassignments_are_replayed_to_the_controllers_state_and_break_no_rule(
+    tmp_path: Path,
+) -> None:
     """Reassigned to completion, begun and cancelled, elected, elected uncleanly, extended."""
     cell = Logged(brokers=5)
     topic = cell.create_on((1, 2, 3))
@@ -56,21 +56,11 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Logged, Path]:
     placed = [rpc.CreatePartitionsAssignment(broker_ids=ids) for ids in ([5, 1, 2], [2, 5, 1])]
     more = rpc.CreatePartitionsTopic(name="t", count=3, assignments=placed)
     cell.send(rpc.CreatePartitionsRequest(topics=[more]))
-    directory = tmp_path_factory.mktemp("moved")
-    with ExportWriter(directory, "test-cluster", 0, max_segment_records=20) as writer:
+    with ExportWriter(tmp_path, "test-cluster", 0, max_segment_records=20) as writer:
         writer.append_chunk(cell.written)
         writer.commit(writer.next_offset)
-    return cell, directory
-
-
-def test_parallel_fold_equals_the_controllers_state(moved: tuple[Logged, Path]) -> None:
-    cell, directory = moved
-    result = ask_shared(3, "state", directory, limit=1)
-    assert result.state_hash == format_hash(cell.pending.state_hash & HASH_MASK)
-
-
-def test_audit_accepts_reassignments(moved: tuple[Logged, Path]) -> None:
-    _, directory = moved
-    result = ask("audit", directory)
-    assert (result.findings, result.passed) == ([], True)
-    assert result.checked >= 10
+    state = ask_shared(3, "state", tmp_path, limit=1)
+    assert state.state_hash == format_hash(cell.pending.state_hash & HASH_MASK)
+    audited = ask("audit", tmp_path)
+    assert (audited.findings, audited.passed) == ([], True)
+    assert audited.checked >= 10

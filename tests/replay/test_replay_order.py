@@ -2,24 +2,20 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from asking import ask, written
-from exports import publish
+from exports import publish, rewrite
 from log_history import LogHistory
-from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from raftlog.errors import RaftlogError
 from raftlog.metadata.entities import format_hash
-from raftlog.segments import files
 from raftlog.segments.errors import CorruptExportError, ExportGapError
-from raftlog.segments.manifest import RAW, RECORDS, Segment, read_manifest
+from raftlog.segments.manifest import RAW, RECORDS, read_manifest
 from raftlog.segments.raw import read_batches
 from replay.engine import reading
 from replay.engine.fold import state_hashes
@@ -30,7 +26,6 @@ from replay.request import JobRequest
 from replay.spark.pool import SparkPool
 
 HISTORY = LogHistory(71).run(400)
-Change = Callable[[pa.Table], pa.Table]
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +39,6 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def exported(pristine: Path, tmp_path: Path) -> Path:
     return shutil.copytree(pristine, tmp_path / "export")
-
-
-def rewrite(directory: Path, change: Change) -> Segment:
-    """Change the second Parquet file, and make the manifest match, as a defective writer would."""
-    manifest = read_manifest(directory)
-    segment = manifest.of_kind(RECORDS)[1]
-    path = directory / segment.file
-    metadata = pq.read_metadata(path).metadata
-    kept = {key: value for key, value in metadata.items() if key.startswith(b"raftlog.")}
-    table, schema = change(pq.read_table(path)), pq.read_schema(path)
-    with pq.ParquetWriter(path, schema, store_schema=False, write_page_checksum=True) as writer:
-        writer.add_key_value_metadata(kept)
-        writer.write_table(table)
-    fits = replace(segment, bytes=path.stat().st_size, sha256=files.sha256_of(path))
-    publish(directory, segments=tuple(fits if one == segment else one for one in manifest.segments))
-    return segment
 
 
 def backwards(table: pa.Table) -> pa.Table:

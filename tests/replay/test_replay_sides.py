@@ -11,7 +11,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.replay import arrow_side, runner, tables
+from benchmarks.replay import runner, tables
 from benchmarks.replay.questions import QUESTIONS, answer
 from benchmarks.replay.watch import Measured, Side, watch
 from replay.spark.views import records
@@ -39,11 +39,6 @@ def test_all_sides_give_the_same_answers(exported: tuple[Path, str], spark: Spar
         theirs = duckdb.steps[name].answer
         assert theirs, name
         assert answer([tuple(row) for row in spark.sql(text).collect()]) == theirs, name
-
-
-def test_single_process_fold_reaches_the_state_hash(exported: tuple[Path, str]) -> None:
-    directory, state_hash = exported
-    assert arrow_side.fold(str(directory)) == state_hash
 
 
 def test_side_is_measured_from_outside_and_ended_in_time(exported: tuple[Path, str]) -> None:

@@ -120,13 +120,6 @@ def test_summary_has_the_hash_and_counts_of_the_log(history: LogHistory, exporte
     assert {each.rule for each in result.audit.findings} == {"WRITE_WITHOUT_RIGHT"}
 
 
-@pytest.mark.parametrize("seed", [31, 32])
-def test_state_hash_equals_the_fold_for_more_brokers(tmp_path: Path, seed: int) -> None:
-    history = LogHistory(seed, brokers=5).run(500)
-    result = ask_shared(3, "state", written(history, tmp_path), limit=1)
-    assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
-
-
 def test_history_of_a_client_is_listed(history: LogHistory, exported: Path) -> None:
     clients = image_at(history, history.end_offset - 1).clients
     client_id = max(clients, key=lambda id_: clients[id_].all_below_done)

@@ -250,12 +250,13 @@ def test_open_outage_counts_up_to_the_end_of_the_log() -> None:
     assert found.extent(1001, 5000, 10_000) == (0, 5000)
 
 
+AXIS = Axis(0, 9_000_000, 1000)
+
+
 def test_brokers_rank_incidents_without_partitions() -> None:
-    events = [
-        Event("fenced", WARNING, 0, 900_000, 1, 1, "", [1]),
-        Event("fenced", WARNING, 1_000_000, 1_000_001, 2, 2, "", [2, 3]),
-    ]
-    found, _ = find_sessions(events, Axis(0, 9_000_000, 1000), troubles())
+    long = Event("fenced", WARNING, 0, 900_000, 1, 1, "", [1])
+    many = Event("fenced", WARNING, 1_000_000, 1_000_001, 2, 2, "", [2, 3])
+    found, _ = find_sessions([long, many], AXIS, troubles())
     assert [each.brokers for each in found] == [2, 1]
 
 
@@ -268,12 +269,10 @@ def test_events_up_to_a_minute_apart_belong_together() -> None:
 
 
 def test_leaderless_partition_ranks_above_many_short_isrs() -> None:
-    events = [
-        Event("leaderless", CRITICAL, 0, 1, 1, 1, ""),
-        Event("offence", CRITICAL, 1_000_000, 9_000_000, 2, 1, ""),
-    ]
+    one = Event("leaderless", CRITICAL, 0, 1, 1, 1, "")
+    many = Event("offence", CRITICAL, 1_000_000, 9_000_000, 2, 1, "")
     sizes = troubles([(0, 1, 1)], [(1_000_000, 9_000_000, 500)])
-    found, _ = find_sessions(events, Axis(0, 9_000_000, 1000), sizes)
+    found, _ = find_sessions([one, many], AXIS, sizes)
     assert [(each.leaderless, each.short) for each in found] == [(1, 0), (0, 500)]
     assert found[0].gravity > found[1].gravity
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,7 +37,7 @@ from replay.kernels.facts import Facts
 from replay.kernels.findings import Finding
 from replay.kernels.rights import ENTRIES, NEEDS
 from replay.kernels.steps import Partitions
-from replay.rules import WRITE_WITHOUT_RIGHT, of_family
+from replay.rules import WRITE_WITHOUT_RIGHT
 from replay.streaming import audit
 
 RULE = ("write-without-right",)
@@ -51,7 +51,7 @@ NAMES = ("a", "ab", "abc", "b", "żółw")
 
 def judged_rights(rows: pa.Table, end_offset: int, **named: Any) -> list[Finding]:
     facts = Facts(audit.rare_of(rows), end_offset, **named)
-    return list(judge_records(rows, facts, of_family("rights"), Partitions(facts)))
+    return list(judge_records(rows, facts, (WRITE_WITHOUT_RIGHT,), Partitions(facts)))
 
 
 def random_history(seed: int, writes: int) -> LogHistory:
@@ -87,9 +87,8 @@ def random_entry(log: LogHistory) -> None:
             permission=permission,
         )  # fmt: skip
         return
-    on = rng.choice(
-        ((AclResourceType.CLUSTER, "kafka-cluster"), *((TOPIC, name) for name in (*NAMES, "*")))
-    )
+    topics = [(TOPIC, name) for name in (*NAMES, "*")]
+    on = rng.choice([(AclResourceType.CLUSTER, "kafka-cluster"), *topics])
     operation = rng.choice((AclOperation.ALL, ALTER_CONFIGS, CREATE, AclOperation.DESCRIBE))
     host = rng.choice(("*", *HOSTS[:2]))
     log.add_entry(principal, operation, *on, host=host, permission=permission)
@@ -189,16 +188,10 @@ def test_resource_without_entries_is_open(
     assert set() < set(expected) < set(refused(log, frozenset(named)))
 
 
-class TurnsOfEveryone(NamedTuple):
-    """``closed``: refused writes, each with its entries; ``pieces``: offsets of removed entries."""
+def turns_of_everyone() -> tuple[LogHistory, list[tuple[int, int]], tuple[int, int]]:
+    """Return the log, the refused writes, each with its entry, and the offsets of removed entries.
 
-    log: LogHistory
-    closed: list[tuple[int, int]]
-    pieces: tuple[int, int]
-
-
-def turns_of_everyone() -> TurnsOfEveryone:
-    """Any entry about the resource, also by a prefix or for all names, and for whichever principal,
+    Any entry about the resource, also by a prefix or for all names, and for whichever principal,
     closes it; without one it is open again.
     """
     log = LogHistory(9)
@@ -219,7 +212,7 @@ def turns_of_everyone() -> TurnsOfEveryone:
     write()
     log.add_entry("User:bob", CREATE, TOPIC, "ab")
     closed.append((write(), log.end_offset - 2))
-    return TurnsOfEveryone(log, closed, (first_piece, second_piece))
+    return log, closed, (first_piece, second_piece)
 
 
 def test_access_of_everyone_closes_and_opens_with_entries(tmp_path: Path) -> None:

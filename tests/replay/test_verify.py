@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from asking import ask, ask_shared, written
-from exports import publish
+from exports import publish, rewrite
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
-from pyspark.sql import SparkSession
 from rich.console import Console
 from spark_runs import Replay
 from tiers import nightly
@@ -27,7 +25,6 @@ from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder, change_configs
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, pieces
-from raftlog.segments import files
 from raftlog.segments.checkpoints import load_checkpoint, log_hash_at
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.files import open_place
@@ -37,12 +34,10 @@ from raftlog.segments.verify import fold_slice, plan_slices
 from raftlog.segments.writer import ExportWriter
 from replay.engine import pool
 from replay.errors import EXIT_FINDINGS, ReplayError
-from replay.export import open_export
 from replay.jobs import verify
 from replay.jobs.verify import VerifyResult
 from replay.request import JobRequest
 from replay.run import run_job
-from replay.spark.pool import SparkPool
 
 
 def said(log: LogHistory, offset: int, node_id: int = 1, **other: object) -> StateHash:
@@ -57,18 +52,25 @@ def epoch_at(log: LogHistory, offset: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def log() -> LogHistory:
-    return LogHistory(91).run(400)
+def history() -> LogHistory:
+    return LogHistory(33).run(600)
 
 
 @pytest.fixture(scope="module")
-def good(log: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four pairs of files, the reports of two nodes at the end, and a snapshot's in between."""
-    ends = sorted(log.hashes)
-    words = [said(log, ends[-1], node) for node in (1, 2)]
-    words.append(said(log, ends[90], 3, source="snapshot"))
-    directory = tmp_path_factory.mktemp("verify") / "export"
-    return written(log, directory, said=words, max_segment_records=100)
+def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reports of a node every 30 batches, of two at the end, and of a snapshot. Not to be modified:
+    take a copy.
+    """
+    offsets = sorted(history.hashes)
+    words = [said(history, offset) for offset in (*offsets[10::30], offsets[-1])]
+    words += [said(history, offsets[-1], 2), said(history, offsets[90], 3, source="snapshot")]
+    sizes = {"max_segment_records": 170, "checkpoint_records": 60}
+    return written(history, tmp_path_factory.mktemp("export"), said=words, **sizes)
+
+
+@pytest.fixture
+def copy(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exported, tmp_path / "copy"))
 
 
 def only_fault(result: verify.VerifyResult) -> Fault:
@@ -76,23 +78,6 @@ def only_fault(result: verify.VerifyResult) -> Fault:
     (fault,) = result.faults
     assert result.total == 1
     return fault
-
-
-@pytest.mark.parametrize("tasks", [None, 1, 7, nightly(200)])
-def test_verify_passes_a_good_export_in_any_number_of_tasks(
-    replay: Replay, log: LogHistory, good: Path, tasks: int | None
-) -> None:
-    result = ask_shared(tasks, "verify", good) if tasks else replay("verify", good)
-    assert result.passed
-    sizes = (len(read_manifest(good).segments), log.end_offset, len(log.batches))
-    assert (result.files, result.records, result.batches) == sizes
-    assert result.state_hash == format_hash(log.hashes[log.end_offset - 1])
-    assert result.end_said_by == ["node 1", "node 2"]
-    agreed = [(state.said_by, state.agrees) for state in result.states]
-    assert agreed == [(["a snapshot of node 3"], True), (["node 1", "node 2"], True)]
-    out = StringIO()
-    verify.render(result, Console(file=out, width=200))
-    assert "2 recorded states agree with the fold" in out.getvalue()
 
 
 def test_state_that_no_node_had_is_reported(history: LogHistory, copy: Path) -> None:
@@ -134,21 +119,18 @@ def test_damaged_files_are_all_reported(copy: Path) -> None:
 
 def test_altered_value_in_parquet_is_reported(copy: Path) -> None:
     """No checksum can detect it: the file was written so."""
-    manifest = read_manifest(copy)
-    segment = manifest.of_kind(RECORDS)[1]
-    path = copy / segment.file
-    table, metadata = pq.read_table(path), pq.read_metadata(path).metadata
-    at = table["type_name"].to_pylist().index("PARTITION_CHANGE")
-    isrs = table["isr"].to_pylist()
-    isrs[at] = [99]
-    column = pa.array(isrs, pa.list_(pa.int32()))
-    table = table.set_column(table.schema.get_field_index("isr"), table.schema.field("isr"), column)
-    table = table.replace_schema_metadata(metadata)
-    pq.write_table(table, path, compression="zstd", write_page_checksum=True, store_schema=False)
-    fits = replace(segment, bytes=path.stat().st_size, sha256=files.sha256_of(path))
-    publish(copy, segments=tuple(fits if one == segment else one for one in manifest.segments))
+    rows: list[int] = []
+
+    def alter(table: pa.Table) -> pa.Table:
+        rows.append(table["type_name"].to_pylist().index("PARTITION_CHANGE"))
+        isrs = table["isr"].to_pylist()
+        isrs[rows[0]] = [99]
+        index = table.schema.get_field_index("isr")
+        return table.set_column(index, "isr", pa.array(isrs, table.schema.field(index).type))
+
+    segment = rewrite(copy, alter)
     fault = only_fault(ask("verify", copy))
-    offset = segment.base_offset + at
+    offset = segment.base_offset + rows[0]
     assert (fault.check, fault.file, fault.first_offset) == ("FORMS", segment.file, offset)
     assert f"column isr has [99] at offset {offset}, but raw/" in fault.message
 
@@ -173,23 +155,16 @@ def test_history_with_a_late_start_is_checked_and_not_folded(tmp_path: Path) -> 
     assert result.records == log.end_offset - begin
 
 
-def test_verify_stops_at_the_given_offset(log: LogHistory, good: Path) -> None:
-    ends = sorted(log.hashes)
-    result = ask_shared(2, "verify", good, at_offset=ends[95])
-    assert result.passed
-    assert (result.end.offset, result.states_total) == (ends[95], 1)
-    assert result.files < len(read_manifest(good).segments)
-
-
 @pytest.mark.nightly
 def test_verify_reads_an_export_at_a_uri(
-    replay: Replay, log: LogHistory, good: Path, copy: Path
+    replay: Replay, history: LogHistory, exported: Path, copy: Path
 ) -> None:
     """A file system that only fsspec knows: the workers read it themselves."""
-    uri = f"simplecache::file://{good}"
+    uri = f"simplecache::file://{exported}"
     (rows,) = replay("sql", uri, query="SELECT count(*) FROM records").rows
-    assert rows == [log.end_offset]
-    assert replay("summary", uri).state_hash == format_hash(log.hashes[log.end_offset - 1])
+    assert rows == [history.end_offset]
+    end = format_hash(history.hashes[history.end_offset - 1])
+    assert replay("summary", uri, from_the_beginning=True).state_hash == end
     assert replay("verify", uri).passed
     segment = read_manifest(copy).of_kind(RECORDS)[0]
     (copy / segment.file).write_bytes(b"x")
@@ -205,49 +180,35 @@ def test_unknown_level_is_refused(copy: Path) -> None:
         ask("verify", copy)
 
 
-# --- Verify folds an export from checkpoint to checkpoint: the slice that leads to a forged state names it, and nothing else is accused
-
-EVERY = 60
-RECORDS_OF_LOG = 600
-
-
-@pytest.fixture(scope="module")
-def history() -> LogHistory:
-    return LogHistory(33).run(RECORDS_OF_LOG)
-
-
-@pytest.fixture(scope="module")
-def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Not to be modified: take a copy."""
-    offsets = sorted(history.hashes)
-    words = [said(history, offset) for offset in (*offsets[10::30], offsets[-1])]
-    sizes = {"max_segment_records": 170, "checkpoint_records": EVERY}
-    return written(history, tmp_path_factory.mktemp("export"), said=words, **sizes)
-
-
-@pytest.fixture
-def copy(exported: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(exported, tmp_path / "copy"))
-
-
 def verified(directory: Path, workers: int = 4, **asked: Any) -> VerifyResult:
     """Verify in this process with the slices for this number of workers."""
     result: VerifyResult = ask_shared(workers, "verify", directory, **asked)
     return result
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5, 40])
-def test_sound_export_passes(exported: Path, history: LogHistory, workers: int) -> None:
-    result = verified(exported, workers)
+@pytest.mark.parametrize("workers", [None, 1, 2, 5, nightly(40)])
+def test_sound_export_passes_in_any_number_of_tasks(
+    replay: Replay, exported: Path, history: LogHistory, workers: int | None
+) -> None:
+    """Without a number: in Spark."""
+    result = replay("verify", exported) if workers is None else verified(exported, workers)
     assert result.passed, result.faults
-    checkpoints = read_manifest(exported).checkpoints
-    assert result.checkpoints == len(checkpoints) >= 5
-    assert 1 <= result.slices <= min(len(checkpoints) + 1, 2 * workers)
-    assert (workers == 1) == (result.slices == 1)
+    manifest = read_manifest(exported)
+    files = len(manifest.segments) + len(manifest.checkpoints)
+    sizes = (files, history.end_offset, len(history.batches))
+    assert (result.files, result.records, result.batches) == sizes
+    assert result.checkpoints == len(manifest.checkpoints) >= 5
+    if workers:
+        assert 1 <= result.slices <= min(len(manifest.checkpoints) + 1, 2 * workers)
+        assert (workers == 1) == (result.slices == 1)
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
-    assert result.end_said_by == ["node 1"]
+    assert result.end_said_by == ["node 1", "node 2"]
     assert result.states_total >= 10
-    assert all(one.folded == one.state_hash for one in result.states)
+    assert all(one.agrees and one.folded == one.state_hash for one in result.states)
+    assert ["a snapshot of node 3"] in [one.said_by for one in result.states]
+    out = StringIO()
+    verify.render(result, Console(file=out, width=200))
+    assert f"{result.states_total} recorded states agree with the fold" in out.getvalue()
 
 
 def test_part_of_a_good_export_passes(exported: Path, history: LogHistory) -> None:
@@ -257,6 +218,10 @@ def test_part_of_a_good_export_passes(exported: Path, history: LogHistory) -> No
         assert result.end is not None
         assert result.end.offset == offset
         assert result.state_hash == format_hash(history.hashes[offset])
+    every = read_manifest(exported)
+    early = verified(exported, at_offset=sorted(history.hashes)[5])
+    assert early.files < len(every.segments)
+    assert early.states_total < len(every.state_hashes)
 
 
 def test_slices_cover_everything_once(exported: Path) -> None:
@@ -459,15 +424,7 @@ def test_slice_trusts_only_its_starting_checkpoint(exported: Path, history: LogH
         assert folded.faults == []
 
 
-def test_spark_verification_equals_the_local_one(
-    spark: SparkSession, replay: Replay, exported: Path, copy: Path
-) -> None:
-    request = JobRequest(job="verify", export=str(exported))
-    tasks = SparkPool(spark, 0)
-    tasks.size = 3
-    result = verify.run(open_export(request), request, tasks)
-    assert result.slices > 1
-    assert replace(result, slices=0) == replace(verified(exported), slices=0)
+def test_spark_detects_a_forged_state(replay: Replay, copy: Path) -> None:
     one = read_manifest(copy).checkpoints[2]
     exchange(copy, (one, forged(copy, one, _config_changed)))
     result = replay("verify", copy)

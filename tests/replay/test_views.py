@@ -35,6 +35,12 @@ from replay.spark import views
 from replay.spark.views import VIEWS, Views
 
 Ask = Callable[[str], list[tuple[Any, ...]]]
+
+
+def asking(session: SparkSession) -> Ask:
+    return lambda query: [tuple(row) for row in session.sql(query).collect()]
+
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "replay_sql.md"
 
 
@@ -68,10 +74,7 @@ def prefix(spark: SparkSession, exported: Path) -> str:
 
 @pytest.fixture(scope="module")
 def ask(spark: SparkSession, prefix: str) -> Ask:
-    def answer(query: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in spark.sql(query).collect()]
-
-    return answer
+    return asking(spark)
 
 
 def test_each_view_can_be_queried(ask: Ask, log: LogHistory) -> None:
@@ -249,11 +252,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
 def answered(spark: SparkSession, known: Known) -> Ask:
     session = spark.newSession()
     views.register(session, str(known.directory))
-
-    def answer(query: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in session.sql(query).collect()]
-
-    return answer
+    return asking(session)
 
 
 EXAMPLES = re.findall(r"^```sql\n(.*?)^```", SQL, re.MULTILINE | re.DOTALL)
@@ -267,19 +266,14 @@ def test_lag_query_returns_lao_and_lag_of_each_known_sample(answered: Ask, known
     assert found == known.samples
 
 
-def test_isr_query_counts_changes_of_membership(answered: Ask) -> None:
-    assert answered(EXAMPLES[1]) == [("orders", 0, 5), ("orders", 1, 2)]
-
-
-def test_acks_query_counts_open_intervals_up_to_the_end(answered: Ask, known: Known) -> None:
+def test_isr_acks_and_config_queries_return_what_happened(answered: Ask, known: Known) -> None:
+    """The ISR's changes of membership; an open interval counts up to the end."""
     at_ms = known.at_ms
+    assert answered(EXAMPLES[1]) == [("orders", 0, 5), ("orders", 1, 2)]
     assert answered(EXAMPLES[2]) == [
         ("orders", 1, at_ms["end"] - at_ms["fenced 2"]),
         ("orders", 0, at_ms["restored"] - at_ms["fenced 2"]),
     ]
-
-
-def test_config_query_lists_keys_of_several_principals(answered: Ask) -> None:
     assert answered(EXAMPLES[3]) == [(2, "orders", "retention.ms", 3, 2)]
 
 
@@ -353,7 +347,7 @@ class Caused(LogHistory):
         self.append(change, *(() if fields.get("fenced") is False else self.removals(broker_id)))
 
 
-def classes(directory: Path) -> dict[str, list[list[Any]]]:
+def classes(directory: Path) -> dict[str, list[tuple[Any, ...]]]:
     """Return the replay's classification of the log without its texts."""
     with Pool(0) as one:
         served = service(facts_of(ExportLog(opened(directory), one)).brokers)
@@ -361,10 +355,10 @@ def classes(directory: Path) -> dict[str, list[list[Any]]]:
     shut_down = {each.name for each in SHUT_DOWN}
     return {
         "fencings": sorted(
-            [each.broker_id, each.begins, each.planned] for each in fencings(served)
+            (each.broker_id, each.begins, each.planned) for each in fencings(served)
         ),
-        "departures": sorted([each.broker_id, each.offset, each.cause] for each in left),
-        "abrupt": sorted([each.offset] for each in left if each.cause not in shut_down),
+        "departures": sorted((each.broker_id, each.offset, each.cause) for each in left),
+        "abrupt": sorted((each.offset,) for each in left if each.cause not in shut_down),
     }
 
 
