@@ -194,7 +194,6 @@ class Exporters(Actors):
 
 
 def _change(name: str, listed: Any, draw: float, share: float) -> pb.ExportCursorAlteration | None:
-    """Return a change that removes, restarts or advances the cursor; or None."""
     old = next((one for one in listed.cursors if one.name == name), None)
     begin, end = listed.log_start_offset, listed.high_watermark
     if old is None or draw < ANEW or old.end_offset < begin:

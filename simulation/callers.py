@@ -133,7 +133,7 @@ class Caller:
         await self._read("cluster", body)
 
     async def _read_log(self) -> None:
-        """Read the log as an export does, which is not a node."""
+        """Fetch the log as a client that is not a node."""
         fetch = pb.MetadataFetchRequest(
             cluster_id=CLUSTER_ID,
             replica_id=-1,
@@ -331,7 +331,7 @@ LITERAL, GROUP_RESOURCE, ALL, ALLOW = 3, 3, 2, 3
 
 
 def _note(operations: list[Operation], response: pb.ControllerResponse) -> None:
-    """Note the response of each operation; a response about topics has a result for each."""
+    """Record a response in its operations; a response about topics has a result for each."""
     for index, operation in enumerate(operations):
         operation.response = response
         if response.HasField("write"):

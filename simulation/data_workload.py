@@ -51,7 +51,7 @@ class DataWorkload(Actors):
             self.spawn(self._consume(name, number), name)
 
     def stop(self) -> None:
-        """No more of it; consumers read on."""
+        """Stop the producers; consumers continue to read."""
         for task in self._tasks:
             if not task.get_name().startswith("consumer"):
                 task.cancel()
@@ -119,7 +119,7 @@ class DataWorkload(Actors):
         self.topics[topic.name] = topic_id
 
     def producer(self, name: str, only: list[str] | None = None, **settings: Any) -> Producer:
-        """Return a client on a host. ``only``: the brokers to begin with."""
+        """Return a producer on a host. ``only``: names of the brokers that it knows at first."""
         world = self._world
         endpoints = [host.endpoint for host in world.members if only is None or host.name in only]
         made = Producer(
@@ -192,7 +192,7 @@ class DataWorkload(Actors):
         return operation
 
     async def _consume(self, name: str, number: int) -> None:
-        """Read all permanent topics, one from the beginning repeatedly, the other onwards."""
+        """Read all permanent topics: one consumer always from the beginning, the other onwards."""
         world = self._world
         rng = world.rng(name)
         count = 0
@@ -228,7 +228,7 @@ class DataWorkload(Actors):
     async def last_records(
         self, brokers: list[str], partitions: list[tuple[str, PartitionKey]]
     ) -> dict[PartitionKey, str]:
-        """Post a record to each of these, through these brokers; return the failures in words."""
+        """Send a record to each partition through these brokers. Return the errors by partition."""
         # Leaders may still be moved to where they belong: then what became of a record is not
         # known.
         producer = self.producer(
@@ -254,7 +254,7 @@ class DataWorkload(Actors):
     async def last_reads(
         self, brokers: list[str], wanted: dict[tuple[str, PartitionKey], int], within_s: float
     ) -> tuple[set[tuple[str, PartitionKey]], str]:
-        """Which partitions a consumer from these brokers reads to the end, or what it met."""
+        """Return the partitions that a consumer could read to their ends, and its last error."""
         world = self._world
         self._values += 1
         client = f"last-consumer.{self._values}"

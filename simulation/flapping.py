@@ -103,7 +103,6 @@ class FlappingWorld(Swarm):
         return True
 
     async def _wave(self, held: list[ControllerHost], rng: random.Random) -> None:
-        """One short disturbance of some of those that are held, and a calm."""
         if len(held) == 1:
             await asyncio.sleep(self._timeout_s)
             return
@@ -131,7 +130,7 @@ class FlappingWorld(Swarm):
         await asyncio.sleep(rng.uniform(WAVE_SHARE, 1.0) * self._timeout_s)
 
     async def _cast_out(self, host: ControllerHost, over: float, rng: random.Random) -> None:
-        """Anything at all happens to this one, again and again; then it is healed."""
+        """Let anything happen to a host, repeatedly; then heal it."""
         others = [each.name for each in self.controllers if each is not host]
         while self.now() < over:
             kind = rng.choice(
@@ -169,7 +168,7 @@ class FlappingWorld(Swarm):
 
 
 def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needless]:
-    """Make one run. A needless election, or any exception, is the outcome's failure."""
+    """Run once. A needless election, or any exception, is the outcome's failure."""
     drawn = draw_freely(seed)
     rng = random.Random(f"{seed} flapping")
     timeout_ms = rng.choice((700, 1000))

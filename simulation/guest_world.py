@@ -147,8 +147,8 @@ class GuestWorld(World):
     def __init__(
         self, outcome: Outcome, main: Callable[[], Coroutine[Any, Any, None]], told: Note
     ) -> None:
-        """``main``: drives the run, which ends when it returns. ``told``: called with the subject
-        and the text of each line of the story.
+        """``main``: the test; the run ends when it returns. ``told``: receives each line of the
+        story.
         """
         self._told = told
         super().__init__(outcome)
@@ -183,7 +183,7 @@ class GuestWorld(World):
         await self._main()
 
     async def calm(self) -> None:
-        """End all faults, and wait until the cluster is whole. Raises CheckFailedError."""
+        """End all faults, and wait until the cluster is healthy. Raises CheckFailedError."""
         self._schedule.end()
         self.network.unblock_all()
         for host in self.fleet.hosts():
@@ -261,7 +261,7 @@ async def pause_program(world: GuestWorld, rng: random.Random) -> None:
 
 
 async def cut_program(world: GuestWorld, rng: random.Random) -> None:
-    """A program reaches one broker no more, or none."""
+    """Cut a program off from one broker, or from all."""
     guest = _running(world, rng)
     if guest is None:
         return

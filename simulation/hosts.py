@@ -64,8 +64,8 @@ _BROKER_FAULTS = {
 def _move_counts(
     disk: DiskHardware, prefix: str, groups: dict[str, str], into: Counter[str]
 ) -> None:
-    """Count a disk's faults under their own names with a prefix, and under the names that
-    ``simulation/swarm/faults.py`` has for them; then reset the disk's counts.
+    """Count a disk's faults under their own names with a prefix and under the names in
+    ``swarm/faults.py``; then reset the disk's counts.
     """
     for name, count in disk.faults.items():
         group = next((to for start, to in groups.items() if name.startswith(start)), "")
@@ -350,7 +350,6 @@ class BrokerHost(_Host):
         )
 
     def be_of_build(self, highest_level: int) -> None:
-        """Let later processes be of a build that supports metadata.version up to this level."""
         name = versions.METADATA_VERSION
         others = [feature for feature in self._settings.features if feature[0] != name]
         features = ((name, versions.MIN_METADATA_VERSION, highest_level), *others)
@@ -385,7 +384,6 @@ class BrokerHost(_Host):
         self._closed_epoch = NO_EPOCH
 
     def collect_faults(self, into: Counter[str]) -> None:
-        """Move the counts of the disk's faults into the counts of the run."""
         if self.disk is not None:
             _move_counts(self.disk, "broker:", _BROKER_FAULTS, into)
 
@@ -456,7 +454,6 @@ class BrokerHost(_Host):
         self._generation = generation
 
     def kill(self, reason: str = "killed") -> None:
-        """Crash the process and its disk: unflushed writes are lost from a random one on."""
         if self._seeking:
             self._seeking = False
             self.network.crash(self.name)

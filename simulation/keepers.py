@@ -70,12 +70,12 @@ class Keepers(Actors):
 
     @property
     def believe_s(self) -> float:
-        """Longest time for which a holder may rely on a lost lock, by a slow clock, in seconds."""
+        """Longest time in seconds for which a client may rely on a lock that it has lost."""
         slowest = 1 + self._world.config.drift
         return max(TTL_MS) / 1000 * BELIEVED_SHARE * slowest if self._lockers else 0.0
 
     def stop(self) -> None:
-        """Start no more operations; pending ones stay so. Holders live through a lost majority."""
+        """Start no more operations. Before a recovery, clients with leases and locks continue."""
         for task in self._tasks:
             task.cancel()
         if not self._world.config.recovery:
@@ -125,7 +125,7 @@ class Keeper:
                     network.heal(self.host, name)
 
     async def compare(self) -> None:
-        """Read, and write on the condition that the key has not changed since; repeat."""
+        """Repeatedly read a key, and write it on the condition that it has not changed since."""
         rng = self._world.rng(f"compare {self.host}")
         client = self._client("compare", exactly_once=rng.choice((True, False)))
         while True:
@@ -166,7 +166,7 @@ class Keeper:
         await self._carry_out(f"config:{name}", value, expected, work)
 
     def _next_value(self, rng: Any, *, there: bool) -> str:
-        """Return a value that no client has written; "": delete the key."""
+        """Return a value that nobody has written; empty to delete the key."""
         self._count += 1
         return "" if there and rng.random() < DELETE_SHARE else f"{self.host}.{self._count}"
 
@@ -186,7 +186,7 @@ class Keeper:
         self._world.answered(operation)
 
     async def keep_leases(self) -> None:
-        """Hold leases with a key one after the other, noting when keep-alives were confirmed."""
+        """Hold one lease after another, each with a key, and report confirmed keep-alives."""
         rng = self._world.rng(f"keys {self.host}")
         client, pinned = self._client("keys"), _Pinned(self._world, self.host)
         while True:
@@ -223,7 +223,7 @@ class Keeper:
             await self._keep_one_of_the_past(client, lease.id, ttl_ms)
 
     async def _look_at_leases(self, client: raftlog.AsyncClient) -> None:
-        """Raises CheckFailedError for one that lives longer than it was granted for."""
+        """Raise CheckFailedError if a lease has more time left than its TTL."""
         with contextlib.suppress(ApiError):
             for lease in await client.leases.list():
                 if lease.remaining_s > lease.ttl_s:
@@ -232,7 +232,7 @@ class Keeper:
     async def _keep_one_of_the_past(
         self, client: raftlog.AsyncClient, lease_id: raftlog.LogOffset, ttl_ms: int
     ) -> None:
-        """Keep former leases alive: one that has such an id by now must not be confirmed."""
+        """Send keep-alives for leases of a former log: their ids may belong to other leases now."""
         if not self._world.config.recovery:
             return
         self._past.append((lease_id, ttl_ms))
@@ -246,7 +246,9 @@ class Keeper:
         self._world.watch.tell("lease_confirmed", self.host, lease_id, sent_at, ttl_ms)
 
     async def take_turns(self) -> None:
-        """Acquire the lock, use what it guards, and release or, as in a crash, forget it."""
+        """Repeatedly acquire the lock, use what it guards, and release it or, as in a crash, forget
+        it.
+        """
         rng = self._world.rng(f"turns {self.host}")
         client = self._client("turns")
         while True:
@@ -275,7 +277,9 @@ class Keeper:
                     await lock.release()
 
     async def _use_guarded(self, client: raftlog.AsyncClient, lock: AsyncLock) -> None:
-        """Change guarded keys without checking the lock, also those of locks in its past."""
+        """Change the guarded key under current and former locks, without checking whether they are
+        held.
+        """
         if not self._world.config.recovery:
             return
         says = f"{self.host} {lock.generation} {lock.token}"
@@ -288,7 +292,7 @@ class Keeper:
                 await _begin_anew(client, error)
 
     async def meet(self) -> None:
-        """Begin with others, and end with them, or be gone as a program that dies."""
+        """Repeatedly enter the double barrier, and leave it or vanish as in a crash."""
         rng = self._world.rng(f"meets {self.host}")
         client = self._client("meets")
         while True:

@@ -37,7 +37,7 @@ PAUSE_S = 0.2
 
 
 def heal(world: World, workload: Workload) -> None:
-    """Choose the hosts to heal, and heal them; the others stay as they are."""
+    """Choose hosts, and end their faults; all others stay broken."""
     rng = world.rng("heal")
     world.lasting = True
     chosen = _choose_controllers(world, rng)
@@ -89,9 +89,7 @@ def _mend(world: World, host: ControllerHost | BrokerHost) -> None:
 def lost_its_id(
     host: BrokerHost, members: Sequence[BrokerHost], controllers: Sequence[ControllerHost]
 ) -> bool:
-    """Return whether another member has the host's id, as this one was absent and the other lost
-    its disk. An operator has to give it an empty disk.
-    """
+    """Return whether another broker, whose disk was lost, has got this host's id in its absence."""
     rivals = [
         other.name for other in members if other is not host and other.broker_id == host.broker_id
     ]
@@ -103,7 +101,9 @@ def lost_its_id(
 
 
 async def recover(world: World, workload: Workload) -> None:
-    """Wait for a leader, all caught up, LAO at the end, served writes. Raises CheckFailedError."""
+    """Wait for a leader, brokers that are caught up, LAO at the end, and a write. Raises
+    CheckFailedError.
+    """
     bound = world.config.liveness_s
     await world.until(lambda: world.active() is not None, bound, "a majority elects a leader")
     if "roll_heartbeats" in world.config.faults and not world.has_spawned("end of the roll"):
@@ -130,7 +130,6 @@ async def recover(world: World, workload: Workload) -> None:
 
 
 def _have_joined(world: World) -> bool:
-    """Return whether the brokers of the healed part are registered and unfenced."""
     service = world.active()
     if service is None:
         return False
@@ -141,7 +140,6 @@ def _have_joined(world: World) -> bool:
 
 
 def _are_at(world: World, offset: int) -> bool:
-    """Return whether all of the healed part have applied this offset, and LAO has reached it."""
     service = world.active()
     if service is None or service.image.offset < offset:
         return False
@@ -186,7 +184,7 @@ async def _read(
 
 
 async def _once(world: World, client: Client, written: Operation, name: str) -> tuple[bool, str]:
-    """Return whether the read was served or did not have to be, and why not."""
+    """Read once. Return whether the read was served as it must be, and why not."""
     operation = await client.read_config(written.key, MODES[name])
     if operation.outcome != "ok":
         return False, operation.error
@@ -238,12 +236,12 @@ async def recover_partitions(world: World, data: DataWorkload, within_s: float) 
 
 
 async def _active(world: World, within_s: float) -> None:
-    """Wait for an active controller: one whose disk hung before the healing may resign now."""
+    """Wait for an active controller: one whose disk hung may resign even after the healing."""
     await world.until(lambda: world.active() is not None, within_s, "a controller is active again")
 
 
 async def _read_all(world: World, data: DataWorkload, within_s: float) -> None:
-    """Let clients read all records of partitions led in the healed part."""
+    """Let clients read all partitions that healed brokers lead, to the end."""
     await _active(world, within_s)
     names = {topic_id: name for name, topic_id in world.active_image().topic_ids.items()}
     ends = {

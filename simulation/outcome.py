@@ -79,7 +79,6 @@ class SimulatedRun(TypedDict):
 
 
 def as_dict(outcome: Outcome) -> dict[str, Any]:
-    """Return a :class:`SimulatedRun`: everything but the transcript."""
     failure = outcome.failure
     return {
         "seed": outcome.seed,

@@ -74,7 +74,7 @@ class PartitionLeader:
     async def _made(
         self, image: Any, key: tuple[bytes, int]
     ) -> tuple[tuple[bytes, int], pb.AlterPartitionRequest]:
-        """Return a proposal with current broker epochs; the partition may change meanwhile."""
+        """Return an ISR proposal, in time or delayed; its epochs may be outdated by then."""
         rng, me = self._rng, self._broker.id
         partition = image.partitions[key]
         # A replica that has come up to the leader is taken in, another falls behind; a retry

@@ -79,7 +79,6 @@ class _Present:
 
 
 def generation_of(host: BrokerView) -> int:
-    """Return the generation of a broker's image; NO_GENERATION if it has none or is down."""
     return host.service.view.generation if host.service is not None else NO_GENERATION
 
 
@@ -122,7 +121,7 @@ class Recovered(Checker):
             fail(f"{name_of(key)} is led in {found.leader_epoch}, below {first}")
 
     def keep(self, before: CommittedData) -> None:
-        """Determine which of the partitions' records must survive."""
+        """Decide which committed records must survive the recovery."""
         for key, old in before.partitions.items():
             partition, now = self._golden.partition(key), self._data.partitions.get(key)
             if partition is None or now is None or old.gone or not old.log.epochs:
@@ -164,10 +163,9 @@ class Recovered(Checker):
 def checkers_after(
     world: World, before: Sequence[Checker], log: Sequence[Logged], generation: int, epoch: int
 ) -> list[Checker]:
-    """Return the checkers after a recovery from ``log``, whose last batches it has written, in
-    ``epoch``. ``generation``: the former one. Books of replicas' logs continue, as histories must
-    not share a leader epoch, and so do lost disks and sent records; answers of the former history
-    promise nothing.
+    """Return checkers for the recovered ``log``, which ends in ``epoch``. ``generation``: the
+    former one. What is known of replica logs, lost disks and sent records is kept; results of the
+    former log promise nothing.
     """
 
     def old(kind: type[T]) -> T:
@@ -221,7 +219,7 @@ def checkers_after(
 
 
 def _carry_over(old: CommittedData, new: CommittedData, floor_epoch: int) -> None:
-    """Carry the checkers' state over; answers of earlier leaders count no more."""
+    """Copy what remains valid; results of earlier leaders no longer count."""
     new.asked = old.asked
     new.voided = old.voided + 1
     for key, was in old.partitions.items():
@@ -254,7 +252,9 @@ class Lost(NamedTuple):
 
 
 async def lose_majority(world: World, workload: Workload) -> Lost | None:
-    """Return a recovered directory, not started; None: too few voters, or none starts."""
+    """Stop all controllers, lose a majority's disks, and recover one of the others. Return None if
+    there are too few voters.
+    """
     rng = world.rng("recovery")
     service = world.active()
     named = service.image.voters if service is not None else None
@@ -315,7 +315,7 @@ async def lose_majority(world: World, workload: Workload) -> Lost | None:
 
 
 def _in_most_isrs(world: World) -> BrokerHost | None:
-    """Return the broker that runs and is in the most ISRs with others; None: no such ISR."""
+    """Return the running broker that is in the most ISRs with several members, or None."""
     service = world.active()
     partitions = service.image.partitions.values() if service is not None else ()
     isrs = [one.isr for one in partitions if len(one.isr) > 1]
@@ -325,7 +325,7 @@ def _in_most_isrs(world: World) -> BrokerHost | None:
 
 
 def _examined(world: World, host: ControllerHost) -> list[Survivor]:
-    """Return the usable state of a directory; none if it does not start."""
+    """Return the state of a directory that can be recovered, in a list; empty if it cannot."""
     mend_disk(world, host)
     host.disk.forget_failures()
     store = host.disk.open()
@@ -342,7 +342,7 @@ def _examined(world: World, host: ControllerHost) -> list[Survivor]:
 async def _recovered(
     world: World, rng: random.Random, host: ControllerHost, before: Survivor
 ) -> Recovery:
-    """Recover a directory by the shipped code; a power cut during it makes it repeat."""
+    """Recover a directory by the shipped code; a power cut may interrupt and repeat it."""
     while True:
         store = host.disk.open()
         found = store.recover()
@@ -398,7 +398,9 @@ def _renew_checkers(world: World, host: ControllerHost, done: Recovery, over: in
 
 
 async def go_on(world: World, workload: Workload, lost: Lost, within_s: float) -> None:
-    """Let the others join, brokers follow, and clients write. Raises CheckFailedError."""
+    """Let the controllers join the recovered one, brokers follow, and clients write. Raises
+    CheckFailedError.
+    """
     await world.until(
         lambda: world.active() is not None, within_s, "the recovered controller leads"
     )
@@ -431,8 +433,8 @@ async def go_on(world: World, workload: Workload, lost: Lost, within_s: float) -
 
 
 async def another_leads(world: World, service: ControllerService, within_s: float) -> None:
-    """Let this active controller resign until another leads. It may be re-elected: a resignation
-    does not wait for followers, so others may lack the log's end. Raises CheckFailedError.
+    """Let the active controller resign until another one leads: it may be re-elected. Raises
+    CheckFailedError.
     """
     deadline = world.now() + within_s
     leads: ControllerService | None = service

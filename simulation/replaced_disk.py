@@ -156,7 +156,7 @@ class RaceWorld(Swarm):
         producer.close()
 
     async def _replaced(self, one: BrokerHost, two: BrokerHost) -> None:
-        """Broker 2 comes back with an empty disk, and does not reach its leader."""
+        """Replace broker 2's disk; it registers, and is cut off from its leader."""
         two.kill()
         self.network.partition(one.name, two.name)
         epoch = self.active_image().brokers[two.id].epoch
@@ -188,7 +188,6 @@ class RaceWorld(Swarm):
 
 
 def race(seed: int = 1, checkers: Sequence[Checker] = ()) -> Race:
-    """Run it. What a checker, or the scenario itself, found is in ``failure``."""
     result, outcome = Race(), Outcome(seed, CONFIG)
     run_world(outcome, lambda: RaceWorld(outcome, result, checkers))
     result.failure = outcome.failure

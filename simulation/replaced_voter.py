@@ -50,7 +50,6 @@ class Story(Swarm):
 
     @property
     def voters(self) -> list[int]:
-        """Committed voters; empty while nobody leads."""
         return sorted(committed_voters(self))
 
     def host(self, node_id: int) -> ControllerHost:
@@ -89,7 +88,7 @@ async def between(story: Story) -> None:
 
 
 async def rolled(story: Story) -> None:
-    """Each voter is restarted, and away for less than the time after which it is dead."""
+    """Restart each voter; it is away for less than the time after which it is replaced."""
     for node_id in (1, 2, 3):
         host = story.host(node_id)
         host.kill()
@@ -100,7 +99,7 @@ async def rolled(story: Story) -> None:
 
 
 async def replaced(story: Story) -> None:
-    """One voter dies, its seat is taken, and it returns as a spare for the next one."""
+    """Let a voter die and be replaced; it returns as a spare for the next dead voter."""
     first, second, *_ = (one for one in story.controllers if one is not story.leading())
     first.kill()
     rest = {one.id for one in story.controllers} - {first.id}
@@ -127,7 +126,7 @@ async def preferred(story: Story) -> None:
 def run_story(
     tell: Told, config: SwarmConfig = CONFIG, seed: int = 1, checkers: Sequence[Checker] = ()
 ) -> Outcome:
-    """Run a scenario. ``failure`` is what a checker or the scenario itself has found."""
+    """Run a scenario. The outcome's failure is what a checker or the scenario found."""
     outcome = Outcome(seed, config)
     run_world(outcome, lambda: Story(outcome, tell, checkers))
     return outcome

@@ -72,9 +72,8 @@ def run_swarm(
     max_steps: int = MAX_STEPS,
     max_real_s: float = MAX_REAL_S,
 ) -> Outcome:
-    """Make one run. ``checkers``: used instead of the standard ones. A failure is not raised, but
-    stated in the outcome. ``until_s``: virtual time at which to stop. A run that exceeds
-    ``max_steps`` or ``max_real_s`` has failed.
+    """Run a simulated cluster from a seed; a failure is in the outcome. ``config``, ``checkers``:
+    instead of the seed's and the standard ones. ``until_s``: virtual time to stop at.
     """
     outcome = Outcome(seed, draw(seed) if config is None else config)
     checkers = all_checkers() if checkers is None else checkers

@@ -21,7 +21,6 @@ def kind_of(failure: BaseException | None) -> str:
 
 
 def _smaller(config: SwarmConfig) -> Iterator[SwarmConfig]:
-    """Yield smaller configs to try, the largest steps first."""
     names = sorted(config.faults)
     if len(names) > 3:
         for half in (names[: len(names) // 2], names[len(names) // 2 :]):

@@ -86,7 +86,7 @@ class SilentLeaderWorld(FlappingWorld):
 
 
 def hang(seed: int) -> tuple[Outcome, Replaced]:
-    """Make one run. A needless election is the outcome's failure; late replacements are listed."""
+    """Run once. A needless election is the outcome's failure; slow replacements are listed."""
     rng = random.Random(f"{seed} silent leader")
     config = replace(
         draw_freely(seed),

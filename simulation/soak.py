@@ -80,8 +80,8 @@ def run_pool(
 
 @contextmanager
 def _children_deaf_to_ctrl_c() -> Iterator[None]:
-    """Block SIGINT in processes begun inside: a terminal sends it to all, and each would print a
-    traceback. It stays pending for the caller.
+    """Block SIGINT in processes that are started inside: Ctrl-C would reach them all, and each
+    would print a traceback.
     """
     # It unblocks SIGINT when it begins.
     resource_tracker.ensure_running()

@@ -26,7 +26,7 @@ class Supervisor:
             host.on_stopped, host.on_death = self._controller_stopped, self._died_writing
 
     def _controller_stopped(self, host: ControllerHost, error: FatalError) -> None:
-        """A node has stopped itself. Only an error that its disk was made to raise is a reason."""
+        """Handle a controller that stopped itself: only an injected disk error justifies that."""
         if not host.disk.excuses(error):
             self._world.fail(CheckFailedError(f"{host.name} stopped without a reason: {error}"))
             return
@@ -47,14 +47,14 @@ class Supervisor:
             host.start()
 
     def _broker_ended(self, broker: BrokerHost, ended: Exit) -> None:
-        """A broker has ended in order; who belongs to the cluster comes back."""
+        """Handle a broker that exited: members are restarted."""
         self._world.note(broker.name, f"ended: {ended.reason}")
         broker.kill(ended.reason)
         if broker in self._world.members:
             self._world.loop.call_later(RESTART_S, self._restart_broker, broker)
 
     def _broker_stopped(self, broker: BrokerHost, error: BaseException) -> None:
-        """A broker has stopped itself: only an injected disk error is a reason."""
+        """Handle a broker that stopped itself: only an injected disk error justifies that."""
         world = self._world
         if broker.disk is None or not broker.disk.excuses(error):
             fail(f"{broker.name} met a fatal error: {error}")

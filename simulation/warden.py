@@ -93,7 +93,6 @@ class Warden(Actors):
         )
 
     def _remove(self, given: list[Any]) -> pb.DeleteAclsRequest:
-        """Return a request to delete one entry, or all entries of one principal on one resource."""
         entry = self._rng.choice(given)
         chosen = pb.AccessControlEntryFilter(
             resource_type=entry.resource_type,

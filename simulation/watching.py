@@ -44,8 +44,8 @@ class Watch:
         is_current: Callable[[Any], bool],
         is_new: Callable[[Any], bool],
     ) -> None:
-        """Let other started checkers observe the same hosts. ``is_current``: whether a host is of
-        the present history. ``is_new``: of a client's operation.
+        """Replace the checkers. ``is_current`` selects the hosts, and ``is_new`` the operations,
+        whose events the new checkers receive.
         """
         self.retired += [checker for checker in self.checkers if checker not in checkers]
         self.checkers = list(checkers)
@@ -74,20 +74,19 @@ class Watch:
                 raise
 
     def fail(self, error: BaseException) -> None:
-        """Note a failure; the first one counts."""
         if self.failure is None:
             self.failure = error
             self._on_failure(error)
 
     def sender(self, host: ControllerView | BrokerView) -> Callable[[str, Any], None] | None:
-        """Return the transport's function for sent messages; None if no checker wants it."""
+        """Return a function for each message that a host sends; None if no checker wants it."""
         wants_lao = self.wants("lao_announced") and hasattr(host, "disk")
         if not wants_lao and not self.wants("message_sent"):
             return None
         return partial(self._sent, host, wants_lao)
 
     def receiver(self, host: ControllerView) -> Callable[[str, Any], None] | None:
-        """Return the transport's function for received requests; None if no checker wants it."""
+        """Return a function for each request that a host receives; None if no checker wants it."""
         if not self.wants("message_arrived"):
             return None
         return partial(self.tell, "message_arrived", host)

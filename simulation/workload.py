@@ -67,9 +67,7 @@ class Workload:
             each.begin()
 
     def stop(self) -> None:
-        """Start no more operations; pending ones are abandoned. In a run that recovers the log,
-        and has no authorizer, the watchers continue, to see the recovery.
-        """
+        """Start no more operations. Watchers continue if the log will be recovered."""
         watch_on = self._world.config.recovery and not self._world.config.authorizer
         for each in self._others:
             if each is not self.watchers or not watch_on:
@@ -86,7 +84,7 @@ class Workload:
         self._world.happened("burst")
 
     async def last_write(self, within_s: float, key: str = "last") -> Operation:
-        """Repeat a write, after the healing, until it is fully visible. Raises CheckFailedError."""
+        """Repeat a write until every healed broker shows it. Raises CheckFailedError."""
         world = self._world
         deadline = world.now() + within_s
         attempt = 0
@@ -104,7 +102,7 @@ class Workload:
         fail(f"within {within_s:g} s it did not happen: a write is served")
 
     def reader(self, name: str, broker: str) -> Client:
-        """Return a client, for use after the healing, that sends requests to one broker only."""
+        """Return a client that sends requests to one broker only."""
         return Client(self._world, name, direct=False, only=[broker], host="last")
 
 
@@ -315,13 +313,12 @@ class Client:
         return operation
 
     def see(self, token: common_pb2.MetadataToken) -> None:
-        """From now on, reads show this image or a later one."""
         assert self._brokers is not None
         self._brokers.see(token)
 
     async def write(self, operation: Operation, body: Any) -> Any:
-        """Write as configured, and record the answer in ``operation``. Raises ApiError; refusals of
-        single items are in the response.
+        """Send a write as the config says, and record the response. Raises ApiError, unless only
+        single items were refused.
         """
         timeout_s = self._config.timeout_s
         acks: Any = operation.acks

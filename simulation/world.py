@@ -98,11 +98,9 @@ class World:
         )
 
     def leading(self) -> ControllerHost:
-        """Return the host of the active controller. Raises CheckFailedError without one."""
         return self.leader() or fail("there is no active controller")
 
     def active_image(self) -> Any:
-        """Return the active controller's committed image. Raises CheckFailedError without one."""
         return (self.active() or fail("there is no active controller")).image
 
     def note(self, who: str, what: str) -> None:

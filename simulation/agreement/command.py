@@ -18,9 +18,7 @@ RUNS, RUNS_OF_MUTANTS = 100, 2
 
 
 def small_session() -> SparkSession:
-    """Return a Spark session for small jobs, which would spend most of their time on planning and
-    compiling.
-    """
+    """Return a session for small jobs, without the planning that would dominate them."""
     session = build_session("raftlog agreement")
     for key, value in {
         "spark.sql.shuffle.partitions": "2",

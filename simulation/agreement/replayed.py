@@ -71,7 +71,9 @@ class Answer:
 
 
 def ask(spark: SparkSession, run: ExportedRun, *, folded: bool = True) -> Answer:
-    """Ask everything about one run; a refusal is a disagreement. Not ``folded``: only audit."""
+    """Compare one run's replay with its nodes; a refusal counts as a disagreement. Not ``folded``:
+    only run the audit.
+    """
     answer = Answer()
     if run.empty:
         return answer
@@ -150,7 +152,6 @@ def _images(run: ExportedRun, offsets: set[int]) -> dict[int, Image]:
 
 
 def _differences(before: Image, after: Image) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the entities that differ between two images, as JSON."""
     one, other = (
         {
             # Not its number of partitions: these are entities of their own.
@@ -233,7 +234,7 @@ def _words(sighting: Sighting) -> str:
 
 
 def _ends(directory: Path) -> Iterator[tuple[int, int]]:
-    """(last offset, epoch) of each batch, from the raw segments."""
+    """Return the epoch of each batch by its last offset, from the raw segments."""
     for data in _raw(directory):
         for header in batch.headers(data, verify=False):
             yield header.last_offset, header.epoch

@@ -63,7 +63,7 @@ class CommittedLog:
         self.generation = golden.generation
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one at ``offset``, below the high watermark; at least one."""
+        """Return the batches from ``offset`` on below the high watermark, at least one."""
         index = bisect_left(self._bases, offset)
         chunk = b""
         while index < len(self._batches) and self.ends[index] <= self.high_watermark:
@@ -114,7 +114,7 @@ def _said(sighting: Sighting, who: Who) -> StateHash:
 def export_committed(
     golden: GoldenLog, directory: Path, rng: random.Random, said: Sequence[StateHash]
 ) -> None:
-    """Export a committed log in a few increments of whole batches. ``said``: states by nodes."""
+    """Export a committed log in a few increments. ``said``: the states that nodes reported."""
     log = CommittedLog(golden)
     every = rng.choice(CHECKPOINTS_EVERY)
     for end in sorted({*rng.sample(log.ends, min(INCREMENTS - 1, len(log.ends))), golden.end}):

@@ -111,7 +111,7 @@ class Witness(Checker):
         self._keep(Snapshot(header.end_offset, b"".join(pieces)))
 
     def _keep(self, snapshot: Snapshot) -> None:
-        """Keep each, then every second, then every fourth: a few from the whole run."""
+        """Keep a bounded number of snapshots, evenly spread over the run."""
         if self._snapshots_seen % self._keep_each == 0:
             self.snapshots.append(snapshot)
         self._snapshots_seen += 1

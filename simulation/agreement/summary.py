@@ -86,7 +86,7 @@ def _live_quietly(seed: int, directory: Path) -> ExportedRun:
 
 
 def _tell(run: ExportedRun, kept: Path, summary: Summary) -> None:
-    """Tell what was wrong with a run, keep it if anything was, and make room."""
+    """Print what is wrong with a run; keep its export if anything is, else delete it."""
     wrong = summary.wrong(run.seed)
     for line in wrong:
         print(f"seed {run.seed}: {line}", flush=True)

@@ -165,7 +165,9 @@ class Clients:
         return found
 
     async def stop(self) -> BaseException | None:
-        """Start no more operations; pending ones stay so. Return what ended a client, or None."""
+        """Cancel all clients; pending operations stay pending. Return the error that ended a
+        client.
+        """
         failure = self.failure()
         for task in self._tasks:
             task.cancel()

@@ -24,7 +24,7 @@ def _pause(node: ChaosNode) -> None:
 
 
 def _split(one: Callable[[Scene], list[ChaosNode]], from_: str) -> Fault:
-    """Cut nodes off from the others among these, both ways."""
+    """Return a fault that cuts nodes off, both ways, from the others of a group."""
 
     def fault(scene: Scene) -> None:
         nodes = one(scene)

@@ -49,8 +49,8 @@ def judge(
     node_logs: dict[str, tuple[int, Sequence[bytes]]],
     consumed: Iterable[Record],
 ) -> Verdict:
-    """``log``: committed chunks from offset 0. ``node_logs``: by controller, (start offset, chunks)
-    on its disk. ``consumed``: all committed records of the producers' topic.
+    """Check a run. ``log``: the committed chunks. ``node_logs``: start offset and chunks on each
+    controller's disk. ``consumed``: all committed records of the producers' topic.
     """
     verdict = Verdict()
     checks: list[Callable[[], None]] = [
@@ -125,7 +125,6 @@ def _real_time_order(history: History) -> None:
 def _logs_match(
     log: Sequence[bytes], node_logs: dict[str, tuple[int, Sequence[bytes]]], verdict: Verdict
 ) -> None:
-    """Check that every node's log is the committed one as far as that goes (I4, I6)."""
     matching = LogMatching()
     committed = NodeLog("the committed log", matching, 0, 0, 0)
     for chunk in log:
@@ -144,7 +143,7 @@ def _logs_match(
 
 
 def _records(produced: Iterable[Operation], consumed: Iterable[Record], verdict: Verdict) -> None:
-    """Check that acknowledged records are at their offsets once, and refused ones absent (I26)."""
+    """Check that each acknowledged record is at its offset once, refused ones nowhere (I26)."""
     sent = {operation.value: operation for operation in produced}
     places: dict[str, tuple[int, int]] = {}
     for record in consumed:

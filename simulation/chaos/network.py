@@ -40,7 +40,6 @@ class Network:
             _ip(f"-n {space} route add default via 10.77.{host}.1")
 
     def delete(self) -> None:
-        """Remove the namespaces, and their links with them. Idempotent."""
         for space in (self.router, *map(self.space, self.hosts)):
             if Path("/var/run/netns", space).exists():
                 _ip(f"netns del {space}")
@@ -66,7 +65,6 @@ class Network:
                 )
 
     def cut(self, source: int, target: int) -> None:
-        """Drop every packet from one host to another, in this direction only."""
         if (source, target) not in self._cut:
             self._cut.add((source, target))
             self._rule("add", source, target)

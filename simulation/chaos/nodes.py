@@ -61,7 +61,7 @@ class ChaosNode:
         format_storage(self.data, NodeIdentity(cluster_id, self.id, str(uuid.uuid4())))
 
     def configure(self, cluster_id: str, voters: list[str]) -> None:
-        """Write the file that its next start reads: its endpoint may have changed."""
+        """Write the configuration file, with the node's current endpoint."""
         values = {
             "process.roles": [self.role],
             "node.id": self.id,
@@ -116,7 +116,6 @@ class ChaosNode:
         self.kill()
 
     def restore_power(self) -> None:
-        """Bring the disk back with the data that had reached it."""
         self.kill()
         self.disk.restore_power()
         self.has_power = True
@@ -194,7 +193,7 @@ class ChaosCluster:
             node.start()
 
     def unready(self) -> str:
-        """Which node is not ready, and why; empty if all are."""
+        """Return which node is not ready, and why; empty if all are ready."""
         for node in self.nodes:
             ready, reason = node.ready()
             if not ready:
@@ -202,7 +201,7 @@ class ChaosCluster:
         return ""
 
     def wait_ready(self, within_s: float) -> str:
-        """Wait until all are ready; the last reason why not, empty if they are. Blocks."""
+        """Wait until all nodes are ready. Return why one is not, or an empty string. Blocks."""
         deadline = time.monotonic() + within_s
         while (reason := self.unready()) and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -34,7 +34,6 @@ class PowerDisk:
         self._mounted = True
 
     def cut_power(self) -> None:
-        """Cut the power: every operation fails, and no write reaches the device. Raises OSError."""
         directory = os.open(self.mount_point, os.O_RDONLY)
         try:
             fcntl.ioctl(directory, _EXT4_IOC_SHUTDOWN, _NO_LOG_FLUSH)

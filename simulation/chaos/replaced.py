@@ -24,7 +24,7 @@ CAUGHT_UP_WITHIN_S = 60.0
 
 
 def transfer_leader(scene: Scene) -> None:
-    """A planned transfer; whether it succeeds is not promised while other faults hold."""
+    """Transfer the leadership. It may fail while other faults last."""
     _ask(scene, "quorum", "transfer", "--timeout", "5")
 
 
@@ -36,7 +36,7 @@ def clock_ahead(scene: Scene) -> None:
 
 
 def move_controllers(scene: Scene) -> None:
-    """Give all controllers new addresses at once: their logs have the old ones."""
+    """Move all controllers to new addresses at once: their logs contain the old ones."""
     _move(scene, MOVED_PORT, PORT)
 
 
@@ -81,7 +81,9 @@ def copied_follower(scene: Scene) -> None:
 
 
 def set_back_follower(scene: Scene) -> None:
-    """Restore a follower's directory from an older copy, while both others have what it forgets."""
+    """Replace a follower's directory by an older copy, once the others have committed what it
+    forgets.
+    """
     node, cluster = scene.following, scene.cluster
     copy = cluster.directory / f"{node.name}-older"
     node.kill()
@@ -112,7 +114,7 @@ def _committed_on_both(found: list[pb.DescribeQuorumResponse], end: int) -> bool
 
 
 def restore_twice(scene: Scene) -> None:
-    """Two clusters from one backup: their logs and this one have different generations."""
+    """Restore two clusters from one backup: all three logs must have different generations."""
     cluster = scene.cluster
     file = cluster.directory / "twice.checkpoint"
     done = _ask(scene, "backup", str(file), "--timeout", "30")

@@ -16,7 +16,6 @@ class Scene:
 
     @property
     def leading(self) -> ChaosNode:
-        """The active controller; any one if none is known."""
         found = [node for node in self.cluster.controllers if node.id == self.leader]
         return found[0] if found else self.rng.choice(self.cluster.controllers)
 

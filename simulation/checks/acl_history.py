@@ -77,7 +77,7 @@ class AclHistory:
             self.changes.append(offset)
 
     def allows(self, principal: str, hosts: Iterable[str], right: Right, offset: int) -> bool:
-        """Return whether the image at ``offset`` allows it, from any of these hosts."""
+        """Return whether the entries at ``offset`` allow a right from any of these hosts."""
         if principal in self.super_users:
             return True
         operation, resource_type, name = right

@@ -53,7 +53,7 @@ def fail(what: str) -> NoReturn:
 
 
 def present(value: T | None) -> T:
-    """Return a part of a process, which exists whenever hooks about the process are called."""
+    """Return the value, which must not be None: a part of a running process."""
     assert value is not None
     return value
 
@@ -112,7 +112,7 @@ class World(Protocol):
 
 
 def deciding(world: World) -> tuple[ControllerView | None, int]:
-    """Return the active controller of the newest epoch, or None, and that epoch."""
+    """Return the active controller with the highest epoch, or None, and the epoch."""
     services = [(host, host.service) for host in world.controllers]
     found = [(host, of.node.controller_epoch) for host, of in services if of and of.node.decider]
     return max(found, key=lambda one: one[1], default=(None, 0))
@@ -172,11 +172,10 @@ class Checker:
     """Base of all checkers. Create one for each run."""
 
     def begin(self, world: World) -> None:
-        """Prepare the checker, before any host starts."""
         self.world = world
 
     def looked_at(self) -> dict[str, int]:
-        """Return this checker's counters by kind; if all are 0, it has checked nothing."""
+        """Return what this checker has counted; if all counts are 0, it has checked nothing."""
         return {
             name: value
             for name, value in vars(self).items()

@@ -154,7 +154,6 @@ class BrokerIds(Checker):
             self._by_hand.pop(host, None)
 
     def _hostname(self, message: Any, offset: int) -> list[str]:
-        """Return the host, if a registration has mapped it."""
         host = message.hostname
         self._mapped.pop(host, None)
         if not message.HasField("broker_id"):
@@ -214,13 +213,13 @@ class BrokerIds(Checker):
             fail(f"{what}, and no process has run as {gone} for {asking_s + late_s:.3f} s")
 
     def _away_unless_running(self, broker_id: int, now: float) -> None:
-        """The id's process has stopped; the id is away unless another process runs under it."""
+        """Note that a process under this id has stopped, and since when no other one runs."""
         if broker_id not in self._running.values():
             self._away_since[broker_id] = now
 
     def _gone_s(self, broker_id: int, now: float) -> float:
-        """Return for how long the controllers may know that a broker is gone, in seconds: its
-        process has died, or a session has ended. Unregistering a broker ends its session.
+        """Return for how long, in seconds, a broker has been gone: since its process died, left or
+        was unregistered, or since its session ended.
         """
         if broker_id in self._left:
             # The answer to its farewell may be heard later, and its process end later still.
@@ -232,7 +231,9 @@ class BrokerIds(Checker):
         return now - max(heard, ended)
 
     def _meant(self, host: str, broker_id: int, offset: int, what: str) -> bool:
-        """Return whether it gets the id manually mapped to its host and unused since."""
+        """Return whether the host gets the id that an operator mapped it to. Raises
+        CheckFailedError if another host gets it.
+        """
         now = self._ledger.world.now()
         for other, (kept, _) in self._by_hand.items():
             if (

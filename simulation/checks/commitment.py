@@ -108,8 +108,8 @@ class Durability(Checker):
             self._replacing.pop(directory_of(host), None)
 
     def _stores(self, node: Node, effect: ev.StoreSnapshot) -> None:
-        """A snapshot may replace a log that diverges below the snapshot's end. The disk may do so
-        before the process is told.
+        """A snapshot whose end is not in the log may replace the log on the disk before the process
+        is told.
         """
         end = effect.snapshot_id.end_offset
         there = node.log.at(end)
@@ -124,7 +124,7 @@ class Durability(Checker):
 
 
 def _of_partitions(message: Any) -> bool:
-    """Return whether a broker says something that rests on its disk."""
+    """Return whether a broker's message depends on the contents of its disk."""
     if type(message) is BrokerResponse:
         body = message.WhichOneof("body")
         # Who may do nothing is told so without a look at the disk.

@@ -151,7 +151,7 @@ class CommittedData(Checker):
                 self._void(key, committed)
 
     def _check_durable(self, key: PartitionKey, committed: Committed, end: int, why: str) -> None:
-        """Every sound holder has all below ``end`` on its disk."""
+        """Require that every sound holder has all records below ``end`` on its disk."""
         index = committed.log.index_at(end)
         if index < 0:
             return  # Nothing, or nothing that is known.
@@ -203,7 +203,7 @@ class CommittedData(Checker):
                 self._begins_anew(host, effect.key, effect.start_offset)
 
     def _acknowledges(self, host: BrokerView, request: Any) -> None:
-        """A follower's offset says that everything below is on its disk."""
+        """Require that a follower has all records below its fetch offset on its disk."""
         disk = present(host.disk)
         if disk.directory_id in self.lost_disks:
             return  # Damaged since it was written: what it holds can't be told from here.
@@ -243,8 +243,8 @@ class CommittedData(Checker):
                 self._check_copies(host, key, end, epoch)
 
     def _was_so(self, host: BrokerView, request: Any, key: PartitionKey, end: int) -> bool:
-        """Return whether a result may be old: it waited for other partitions, and the replica left.
-        What only followers have is claimed for them here.
+        """Return whether a result may be outdated because it waited for other partitions of the
+        request. Records that only followers have count as committed by them.
         """
         committed = self.partitions.get(key)
         if len(request.partitions) == 1 or committed is None:
@@ -260,12 +260,14 @@ class CommittedData(Checker):
         return False
 
     def _was_dropped(self, host: BrokerView, request: Any, key: PartitionKey, end: int) -> bool:
-        """Return whether retention dropped a delayed result; see ``_start_moves``."""
+        """Return whether retention has dropped the records of a result that waited for other
+        partitions.
+        """
         durable = host.disk.durable.get(key) if host.disk is not None else None
         return len(request.partitions) > 1 and durable is not None and end <= durable.start
 
     def _check_copies(self, host: BrokerView, key: PartitionKey, end: int, epoch: int) -> None:
-        """Require as many disks with the record as the topic's configs ask for."""
+        """Require the record on as many disks as min.insync.replicas demands."""
         # The broker goes by its own image: replicas that are being added since are none to it.
         partition = present(host.service).image.partitions.get(key)
         committed = self.partitions[key]
@@ -283,7 +285,9 @@ class CommittedData(Checker):
             fail(f"I24: {host.name} acknowledges {name_of(key)} {end}: {copies} of {wanted} copies")
 
     def claim(self, host: BrokerView, key: PartitionKey, epoch: int, end: int) -> None:
-        """A leader reports everything below ``end`` as committed. Raises CheckFailedError."""
+        """Note that a leader reports everything below ``end`` as committed. Raises
+        CheckFailedError.
+        """
         committed = self.partitions.get(key)
         if committed is None or committed.gone or epoch < committed.floor_epoch:
             return
@@ -333,7 +337,6 @@ class CommittedData(Checker):
             fail(f"I24: {host.name} leads {name_of(key)} in {epoch} without committed {end}")
 
     def _start_moves(self, host: BrokerView, key: PartitionKey, start: int) -> None:
-        """A leader drops committed records, never its end; a follower the same as its leader."""
         committed = self.partitions.get(key)
         if committed is None or committed.gone:
             return
@@ -348,7 +351,7 @@ class CommittedData(Checker):
         committed.dropped = max(committed.dropped, start)
 
     def _begins_anew(self, host: BrokerView, key: PartitionKey, start: int) -> None:
-        """A follower empties its log: none of it is where its leader's begins, or above."""
+        """Require that a follower that empties its log has nothing from its leader's start on."""
         committed = self.partitions.get(key)
         if committed is None or committed.gone:
             return
@@ -371,7 +374,9 @@ class CommittedData(Checker):
             fail(f"I24: {host.name} deletes {name_of(key)}, and is in its ISR {committed.holders}")
 
     def _truncated(self, host: BrokerView, key: PartitionKey, end: int) -> None:
-        """Told after the cut: the log is what is left; what was there is on the disk still."""
+        """Require that a truncation removes no committed record. The disk still has the old
+        contents.
+        """
         committed = self.partitions.get(key)
         if committed is None or committed.gone or host.disk is None:
             return
@@ -415,7 +420,7 @@ def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
 
 
 def start_on(disk: SimPartitionDisk, key: PartitionKey) -> int:
-    """Return the start of a replica without a durable record on a disk; -1 if it has one."""
+    """Return the start offset of a replica without durable records; -1 if it has records."""
     chunks = disk.durable.get(key)
     if chunks is None:
         return 0

@@ -15,7 +15,7 @@ from simulation.checks.linearizability import REFUSALS
 
 
 def said(operation: Operation) -> bool | None:
-    """Return whether the answer says that the topic exists; None if it says nothing or wrote."""
+    """Return whether a response says that the topic exists; None if it says nothing about it."""
     if operation.kind == "ask_topic" and operation.outcome == "ok":
         return operation.found == (operation.key,)
     if operation.outcome == "failed" and operation.error == REFUSALS.get(operation.kind):
@@ -64,12 +64,12 @@ class Asked(Generic[What]):
         self._open: dict[tuple[str, str, int], What] = {}
 
     def kind_of(self, message: Any) -> str:
-        """Return the kind of a request that is to be noted; empty for everything else."""
+        """Return the kind of a request of these kinds; empty for any other message."""
         kind = message.WhichOneof("body") if type(message) is pb.ControllerRequest else None
         return kind if kind is not None and kind in self._kinds else ""
 
     def note(self, asker: str, controller: str, correlation_id: int, what: What) -> None:
-        """Note a sent request in place of one of its number, or of the oldest of too many."""
+        """Note a sent request; too many pending requests drop the oldest note."""
         key = asker, controller, correlation_id
         self._open.pop(key, None)
         self._open[key] = what
@@ -77,7 +77,9 @@ class Asked(Generic[What]):
             del self._open[next(iter(self._open))]
 
     def answered(self, controller: str, asker: str, message: Any) -> What | None:
-        """Return the note on the request that ``message`` answers, perhaps by an error; or None."""
+        """Return the note on the request that a response belongs to, or None. An error keeps the
+        note.
+        """
         if type(message) is not pb.ControllerResponse:
             return None
         key = asker, controller, message.correlation_id

@@ -75,7 +75,7 @@ class GoldenLog:
         self._subscribers: dict[int, list[Note]] = {}
 
     def on(self, note: Note, *types: RecordType) -> None:
-        """Call ``note`` for each committed record of these types, once all of its batch is here."""
+        """Call ``note`` for each committed record of these types, after its batch was applied."""
         for one in types:
             self._subscribers.setdefault(one, []).append(note)
 
@@ -198,7 +198,6 @@ class GoldenLog:
         )
 
     def standings(self, broker_id: int) -> list[Standing]:
-        """Return all registrations of a broker, ascending by offset."""
         return self._standings.get(broker_id, [])
 
     def _config_changed(self, message: Any, offset: int, epoch: int) -> None:

@@ -209,7 +209,6 @@ class Ledger(Checker):
 
 
 def _begins_at(node: Node, offset: int) -> None:
-    """Require that disk, replica and state machine have this log start."""
     parts = node.host.disk.state, present(node.host.service).replica, present(node.host.core)
     known = (parts[0].start_offset, parts[1].log_start_offset, parts[2].log_start_offset)
     if known != (offset, offset, offset):

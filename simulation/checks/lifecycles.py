@@ -39,7 +39,7 @@ HELD_UP_S = 0.1
 
 
 def _is_alone(broker: BrokerView, controller: ControllerView) -> bool:
-    """Return whether a broker fenced itself while this controller's image has it unfenced."""
+    """Return whether a broker has fenced itself while this controller counts it as unfenced."""
     if broker.service is None or controller.service is None:
         return False
     lifecycle = broker.service.lifecycle
@@ -190,9 +190,7 @@ class Lifecycles(Checker):
             fail(f"{controller} tells {peer} that {broker_id}, gone at {left_at:.3f}, is alive")
 
     def _off(self, peer: str, shown_from: int) -> None:
-        """Note that a broker was told that heartbeats are disabled, until its image says otherwise.
-        If it is never registered it accepts nothing anyway.
-        """
+        """Note that a registration disabled heartbeats, until the broker's image says otherwise."""
         self._off_below[peer] = shown_from
         for broker in self._ledger.world.brokers:
             service = broker.service

@@ -86,9 +86,8 @@ class Existence:
 
 
 def _twins_before(history: Sequence[Entry]) -> list[int]:
-    """Return for each open call the bit of the same earlier call; that of ALWAYS if none. Only that
-    order has to be tried, as the older one may take effect whenever the younger one may; and open
-    calls that would change nothing can be left out.
+    """Return for each open call the bit of the latest equal open call before it, else ALWAYS. Only
+    this order of equal calls has to be tried.
     """
     before = [0] * len(history)
     newest: dict[tuple[Any, ...], int] = {}
@@ -101,8 +100,8 @@ def _twins_before(history: Sequence[Entry]) -> list[int]:
 
 
 def _timeline(history: Sequence[Entry]) -> list[tuple[float, int, int]]:
-    """(time, 0 for a call or 1 for a return, entry number), in order; at one moment calls precede
-    returns, as they may have overlapped.
+    """Return (time, 0 for a call or 1 for a return, entry number) in order. At equal times calls
+    come first: they may have overlapped.
     """
     events: list[tuple[float, int, int]] = []
     for number, entry in enumerate(history):
@@ -225,7 +224,7 @@ CONFIG_KEY = "match"
 
 
 def register_entry(operation: Operation) -> Entry | None:
-    """Return a config write as a call on a register; None if it certainly changed nothing."""
+    """Return a config write as a call on a register; None if it has certainly failed."""
     if operation.outcome == "failed":
         return None
     if operation.outcome == "ok":

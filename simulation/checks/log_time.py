@@ -80,7 +80,9 @@ class LogTime(Checker):
             fail(f"{what} {ahead_ms} ms ahead; no voter's clock was, by {most_ms}")
 
     def _majority(self) -> tuple[int, int, int]:
-        """Return the least and most that a majority may have reached, and the most of any."""
+        """Return bounds of a majority's clock errors, lowest and highest, and the highest of any
+        clock.
+        """
         since = self._built_at - HEARD_FOR_S - 1.0
         seen = [
             one.off_ms

@@ -138,7 +138,7 @@ class Replacements(Checker):
 
 
 def majorities_meet(old: Sequence[Voter], new: Sequence[Voter]) -> bool:
-    """Return whether any two majorities of the two sets have a common member."""
+    """Return whether each majority of one set has a member in each majority of the other."""
     common = sum(1 for voter in new if any(_same(voter, other) for other in old))
     # What a majority of each needs beyond those it has for itself; disjoint ones exist if the
     # common ones suffice for both.

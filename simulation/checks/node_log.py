@@ -58,7 +58,7 @@ class LogMatching:
         return parsed
 
     def logged(self, who: str, chain: int, chunk: bytes, header: BatchHeader) -> Logged:
-        """Return the batch after the bytes of ``chain``. Raises CheckFailedError (I4)."""
+        """Return the batch after a hash ``chain``. Raises CheckFailedError (I4)."""
         data = chunk[header.position : header.position + header.size]
         chain = xxhash.xxh3_64_intdigest(data, chain)
         known = self._known.get((header.end_offset, header.epoch))
@@ -125,7 +125,7 @@ class NodeLog:
         return dropped
 
     def at(self, end_offset: int) -> tuple[int, int] | None:
-        """(epoch, chain) of the log that ends there; None if no batch does."""
+        """Return (epoch, hash chain) of the log below an offset; None if no batch ends there."""
         if end_offset == self.start:
             return self._base
         index = bisect_left(self._ends, end_offset)
@@ -180,7 +180,7 @@ class LogHashes:
         return LogHash(begin, end_offset, digest)
 
     def require(self, who: str, found: LogHash) -> None:
-        """A node's own hash is that of the committed log. Raises CheckFailedError."""
+        """Require that a node's log hash is that of the committed log. Raises CheckFailedError."""
         expected = self._at.get(found.end_offset)
         if (found.begin_offset, found.digest) != expected:
             fail(f"{who} has the log hash {found}, it must be {expected}")

@@ -84,7 +84,7 @@ Key = tuple[bytes, int]
 
 
 def said(change: Any, name: str, old: Any) -> Any:
-    """Return what a change says of a field, or the old value if it says nothing."""
+    """Return a field of a change record, or ``old`` if the record does not set it."""
     if not change.HasField(name):
         return old
     value = getattr(change, name)
@@ -161,7 +161,7 @@ class Partitions(Checker):
         ledger.golden.listeners.append(self._committed)
 
     def states_of(self, key: Key) -> list[State]:
-        """Return one state for each partition epoch, also of a deleted partition."""
+        """Return the state at each partition epoch, in order, even of a deleted partition."""
         partition = self._partitions.get(key) or self._gone.get(key)
         return partition.states if partition is not None else []
 
@@ -284,7 +284,9 @@ class Partitions(Checker):
     def _proposed(
         self, key: Key, before: State, message: Any, offset: int, gone: frozenset[int]
     ) -> None:
-        """Compare an accepted proposal with the state before. ``gone``: replicas it removed."""
+        """Check an accepted ISR proposal against the state before. ``gone``: replicas that it
+        removes.
+        """
         self.proposals += 1
         what = (
             f"I21: the ISR of {name_of(key)} at {offset}, proposed by broker {message.proposer_id}"
@@ -311,7 +313,7 @@ class Partitions(Checker):
     def _eligible(
         self, key: Key, partition: _Partition, before: State, message: Any, offset: int
     ) -> None:
-        """Follow the eligible leader replicas, and the last known leader."""
+        """Apply a change of the ELR, whose members must have been in the ISR or the ELR."""
         old = {*before.isr, *partition.elr}
         if message.HasField("eligible_leader_replicas"):
             partition.elr = tuple(message.eligible_leader_replicas.ids)

@@ -40,7 +40,7 @@ class ReplicaLog:
         return self.ends[-1] if self.ends else self.begin
 
     def append(self, base: int, end: int, epoch: int, data: bytes, chain: int | None = None) -> int:
-        """Append one more batch; its chain, if that is known already."""
+        """Append a batch and return its hash chain. ``chain``: the value, if known."""
         if chain is None:
             before = self.chains[-1] if self.chains else self.before
             chain = hash((before, base, end, epoch, _digest(data)))
@@ -62,7 +62,6 @@ class ReplicaLog:
         return index if index < len(self.ends) and self.ends[index] == end else -1
 
     def index_of(self, offset: int) -> int:
-        """Return the index of the batch with this offset; -1 if none has it."""
         index = bisect_left(self.ends, offset + 1)
         return index if index < len(self.ends) and self.bases[index] <= offset else -1
 
@@ -77,7 +76,7 @@ class ReplicaLog:
 
 
 def _digest(data: bytes) -> int:
-    """Lengths and checksum come first in a batch: they stand for its bytes."""
+    """Return the first 8 bytes of a batch, length and checksum, which identify it."""
     return int.from_bytes(data[:8])
 
 

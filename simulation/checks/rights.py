@@ -51,7 +51,7 @@ OF_NODES = frozenset(
 
 
 def right_of_config(message: Any, alone: int) -> Right:
-    """``alone``: the operation, of a config record or of a resource in a request."""
+    """Return the right to change a config. ``alone``: the operation that the right is for."""
     if message.resource_type == TOPIC:
         return (alone, TOPIC, message.resource_name)
     if message.resource_type == CONFIGS_OF_GROUPS:

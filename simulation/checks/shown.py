@@ -133,7 +133,6 @@ class Shown(Checker):
                 self._check_since(operation, right, began, "since it asked")
 
     def _judged(self, response: broker_pb2.BrokerResponse) -> Iterator[tuple[Right, bool]]:
-        """Yield the rights of a response, each with whether its entity is shown or refused."""
         kind = response.WhichOneof("body")
         if kind == "metadata":
             for topic in response.metadata.topics:
@@ -173,7 +172,6 @@ class Shown(Checker):
 
 
 def _listed(response: pb.ControllerResponse) -> Iterable[Right]:
-    """Return the rights for the entities that a controller's listing shows."""
     kind = response.WhichOneof("body")
     if kind in OF_CLUSTER_LISTS:
         return [DESCRIBE_CLUSTER]

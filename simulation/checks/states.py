@@ -35,7 +35,9 @@ _ABSENT = object()
 
 
 def difference(found: Image, expected: Image) -> str:
-    """Return the first difference of two images, or empty. Empty indexes may be missing."""
+    """Return the first difference between two images; empty if there is none. Missing and empty
+    maps are equal.
+    """
     for name in _FIELDS:
         mine, right = getattr(found, name), getattr(expected, name)
         if mine is right:
@@ -49,7 +51,7 @@ def difference(found: Image, expected: Image) -> str:
 
 
 def _plain(held: Any) -> dict[Any, Any]:
-    """Return a map as a dict, and the maps and sets in it; without those that are empty."""
+    """Return a map as a dict, with its inner maps and sets as plain ones, without empty ones."""
     plain = {key: _inner(value) for key, value in held.items()}
     return {key: value for key, value in plain.items() if value not in ({}, frozenset())}
 
@@ -146,7 +148,7 @@ class States(Checker):
             self._load(host.name, snapshot_id, pieces)
 
     def _load(self, who: str, snapshot_id: SnapshotId, pieces: list[bytes]) -> Image:
-        """Return the state in a snapshot, which is the fold from 0 up to there."""
+        """Load a snapshot, and require that its state is that of the log below its end."""
         self.loaded += 1
         try:
             _, image = snapshot.load(pieces)

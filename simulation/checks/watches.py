@@ -225,7 +225,6 @@ class Watches(Checker):
 
 
 def _right_of(path: str) -> acl_history.Right:
-    """Return the right that is needed to see the entity at a path."""
     kind, _, rest = path.partition("/")
     if kind in ("topics", "partitions"):
         return acl_history.DESCRIBE, acl_history.TOPIC, rest.partition("/")[0]

@@ -20,7 +20,7 @@ async def kill_all_brokers(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_pause(world: World, rng: random.Random) -> None:
-    """A broker sleeps beyond one of its timeouts: replica lag, session, its own."""
+    """Pause a broker for longer than one of its timeouts: replica lag, session or fencing."""
     host, config = rng.choice(world.members), world.config
     if host.service is None or world.network.is_paused(host.name):
         return  # Before anything is drawn.
@@ -35,7 +35,7 @@ async def broker_pause(world: World, rng: random.Random) -> None:
 
 @fault
 async def brokers_cut(world: World, rng: random.Random) -> None:
-    """One broker does not reach another, one way or both; the controllers hear both."""
+    """Cut two brokers off from each other, in one direction or both; controllers reach both."""
     if len(world.members) < 2:
         return
     one, other = (host.name for host in rng.sample(world.members, 2))
@@ -45,7 +45,7 @@ async def brokers_cut(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_alone(world: World, rng: random.Random) -> None:
-    """A broker reaches no controller, or no other host at all. Clients still reach it."""
+    """Cut a broker off from all controllers, or from all other nodes; clients still reach it."""
     name = rng.choice(world.members).name
     others = [host.name for host in world.controllers]
     if rng.random() < 0.5:
@@ -59,7 +59,7 @@ async def broker_alone(world: World, rng: random.Random) -> None:
 
 @fault
 async def fetches_late(world: World, rng: random.Random) -> None:
-    """Delay the requests and answers of brokers' fetches; a new link overtakes them."""
+    """Delay one broker's fetches from another; fetches on a new link overtake them."""
     if len(world.members) < 2:
         return
     one, other = (host.name for host in rng.sample(world.members, 2))
@@ -72,7 +72,7 @@ async def fetches_late(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_disk_error(world: World, rng: random.Random) -> None:
-    """The next write or sync fails once (EIO); the broker stops and is restarted."""
+    """Let a broker's next write or sync fail once (EIO): the broker stops, and is restarted."""
     host = rng.choice(world.members)
     if host.disk is not None:
         host.disk.fail_next(rng.choice(("append", "flush")))
@@ -85,7 +85,7 @@ async def broker_disk_full(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_disk_low(world: World, rng: random.Random) -> None:
-    """Leave less than the reserve free on one broker's disk, or on every broker's, for a while."""
+    """Fill the disks of one broker or of all beyond their free-space reserve, for a while."""
     hosts = world.members if rng.random() < 0.2 else [rng.choice(world.members)]
     await low(world, rng, hosts, world.config.broker_reserve_bytes, "broker_disk_low")
 
@@ -102,7 +102,7 @@ async def broker_disk_slow(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_bit_flip(world: World, rng: random.Random) -> None:
-    """Flip a durable bit. The broker detects it, stops, does not start, and gets an empty disk."""
+    """Flip a bit on a broker's disk: the broker detects it and stops, and gets an empty disk."""
     host = rng.choice(world.members)
     if host.disk is None or not host.disk.flip_bit(rng):
         return

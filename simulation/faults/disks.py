@@ -28,14 +28,13 @@ Mend = Callable[[World, ControllerHost | BrokerHost], None]
 
 
 def mend_disk(world: World, host: ControllerHost | BrokerHost) -> None:
-    """Repair a disk that was full, slow or hanging."""
     if host.disk is not None:
         host.disk.capacity_bytes, host.disk.latency_factor = None, 1.0
         resume_disk(world, host)
 
 
 def resume_disk(world: World, host: ControllerHost | BrokerHost) -> None:
-    """Let a hanging disk continue, in the context of its host, to which the completions belong."""
+    """Let a hanging disk continue, in its host's context, to which the completed calls belong."""
     if host.disk is not None and host.disk.hung:
         world.network.loop.call_soon(host.disk.resume, context=host_context(host.name))
 
@@ -57,7 +56,7 @@ async def low(
     world: World, rng: random.Random, hosts: Sequence[ControllerHost] | Sequence[BrokerHost],
     reserve_bytes: int, fault: str,
 ) -> None:  # fmt: skip
-    """Leave less than the reserve, but some space, on disks, for a while."""
+    """Fill disks beyond their free-space reserve, but not completely, for a while."""
     disks = fill(world, hosts, reserve_bytes, lambda: rng.uniform(0.3, 0.9))
     if disks:
         world.happened(fault)
@@ -94,7 +93,7 @@ async def slow(
 
 @fault
 async def disk_error(world: World, rng: random.Random) -> None:
-    """Let the next operation of a kind fail once (EIO); the node stops and is restarted."""
+    """Let a controller's next write, sync, vote or snapshot fail once (EIO): the process stops."""
     rng.choice(world.controllers).disk.fail_next(rng.choice(get_args(Operation)))
 
 
@@ -105,7 +104,6 @@ async def disk_full(world: World, rng: random.Random) -> None:
 
 @fault
 async def disk_low(world: World, rng: random.Random) -> None:
-    """Leave less than the reserve, but some space, on the leader's, some or all disks."""
     if not world.config.reserve_bytes:
         return
     hosts = rng.choice(
@@ -125,7 +123,9 @@ def fill(
     reserve_bytes: int,
     share: Callable[[], float],
 ) -> Filled:
-    """Leave ``share()`` of the reserve free on these disks, except those already nearly full."""
+    """Fill disks until only ``share()`` of the reserve is free; skip those that are already
+    limited.
+    """
     disks: Filled = {
         host: host.disk
         for host in hosts
@@ -156,7 +156,7 @@ async def disk_slow(world: World, rng: random.Random) -> None:
 
 @fault
 async def bit_flip(world: World, rng: random.Random) -> None:
-    """Flip a bit on a voter's disk: the voter must detect it and stop, or not need that copy."""
+    """Flip a bit on a voter's disk: the voter must detect it and stop, or never read it."""
     hosts = [host for host in world.fleet.voters() if host.name not in world.damaged]
     if not world.may_damage() or not hosts or world.voters_change:
         return
@@ -180,8 +180,8 @@ SILENT_SHARE = 0.1
 
 @fault
 async def damaged_logs(world: World, rng: random.Random) -> None:
-    """Kill all controllers and damage a write in the logs of several, and snapshots, such that
-    another controller has each damaged part intact. They repair their logs, and start.
+    """Kill all controllers and damage the logs of several, in such a way that another controller
+    has each lost batch. They repair their logs before they start.
     """
     if world.damaged or world.mending or world.voters_change or world.lasting:
         return
@@ -221,7 +221,7 @@ async def damaged_logs(world: World, rng: random.Random) -> None:
 
 
 def _damaged(hosts: Sequence[ControllerHost], rng: random.Random) -> dict[ControllerHost, Salvage]:
-    """Return what is intact on hosts that lose a write each: other hosts have the lost batches."""
+    """Damage a write on several hosts, so that others have it. Return what each host has left."""
     found: dict[ControllerHost, Salvage] = {}
     for host in rng.sample(list(hosts), rng.randint(2, max(2, len(hosts)))):
         for _ in range(10):
@@ -243,8 +243,8 @@ def _damaged(hosts: Sequence[ControllerHost], rng: random.Random) -> dict[Contro
 def _may_be_mended(
     host: ControllerHost, damaged: dict[ControllerHost, Salvage], hosts: Sequence[ControllerHost]
 ) -> bool:
-    """Return whether others have what a host lost, in the same sections as batches that it still
-    has. Otherwise nothing identifies the lost batches: a leader may die with records of its own.
+    """Return whether other hosts have what a host lost, in a section with batches that it still
+    has: without those nothing identifies the lost batches.
     """
     found, start = damaged[host], host.disk.state.start_offset
     before = set().union(*_batches(_undamaged(host)))
@@ -283,7 +283,7 @@ def _batches(found: Salvage) -> list[set[Span]]:
 async def _mended(
     world: World, rng: random.Random, host: ControllerHost, damaged: dict[ControllerHost, Salvage]
 ) -> str:
-    """Mend a log with the answers of the others, damaged or not; return what it lacks."""
+    """Repair a log by requests to the other controllers, damaged or not. Return what is missing."""
     by_name = {one.name: one for one in world.controllers if one is not host}
     found = damaged[host]
     host.disk.snapshots = {
@@ -326,7 +326,6 @@ async def _mended(
 
 
 def _require_same(host: ControllerHost, before: Chunks) -> None:
-    """Raise CheckFailedError unless a mended log is the one that was damaged."""
     start = host.disk.state.start_offset
     logs = [
         {

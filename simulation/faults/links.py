@@ -17,7 +17,7 @@ def both(one: str, other: str) -> list[tuple[str, str]]:
 
 
 def _cut(world: World, pairs: Pairs) -> int:
-    """Cut these directions. Return how many messages have been held up on them so far."""
+    """Cut these directions. Return how many messages have been held up on them before."""
     for source, target in pairs:
         world.network.block(source, target)
     return sum(world.network.held[pair] for pair in pairs)
@@ -47,7 +47,6 @@ def _names(world: World) -> list[str]:
 
 
 def _two(world: World, rng: random.Random) -> tuple[str, str] | None:
-    """Return two hosts, at least one of them a controller, or None if there is only one host."""
     one = rng.choice(world.controllers).name
     others = [name for name in _names(world) if name != one]
     if not others:
@@ -69,7 +68,6 @@ async def partition(world: World, rng: random.Random) -> None:
 
 @fault
 async def one_way(world: World, rng: random.Random) -> None:
-    """Cut one host off from another, which still reaches it; or in one direction from all."""
     if (two := _two(world, rng)) is None:
         return
     one, other = two
@@ -85,7 +83,7 @@ async def one_way(world: World, rng: random.Random) -> None:
 
 @fault
 async def isolate(world: World, rng: random.Random) -> None:
-    """One controller, the leader half the time, reaches no other host. Clients still reach it."""
+    """Cut a controller, half of the time the leader, off from all other nodes; clients reach it."""
     one = any_controller(world, rng).name
     pairs = [pair for name in _names(world) if name != one for pair in both(one, name)]
     await cut_for(world, "isolate", pairs, duration_s(rng))
@@ -108,7 +106,7 @@ async def split(world: World, rng: random.Random) -> None:
 
 @fault
 async def ring(world: World, rng: random.Random) -> None:
-    """Each voter reaches only its two neighbours; of three, two do not reach each other."""
+    """Cut voters off from each other except from two neighbours; of three, one pair is cut."""
     names = [host.name for host in world.fleet.voters()]
     rng.shuffle(names)
     count = len(names)
@@ -149,7 +147,7 @@ async def flapping(world: World, rng: random.Random) -> None:
 
 @fault
 async def clog(world: World, rng: random.Random) -> None:
-    """Delay everything sent now by up to ten timeouts, like a slow receiver."""
+    """Delay everything that is in transit between two hosts by up to ten fetch timeouts."""
     if (two := _two(world, rng)) is None:
         return
     seconds = rng.uniform(0.05, 10.0) * world.config.fetch_timeout_ms / 1000
@@ -160,7 +158,7 @@ async def clog(world: World, rng: random.Random) -> None:
 
 @fault
 async def overtaken(world: World, rng: random.Random) -> None:
-    """Delay the messages to the leader until another node is elected; old Fetches arrive first."""
+    """Delay messages to the leader until another one is elected; old Fetches arrive first."""
     host = world.leader()
     if host is None:
         return
@@ -182,7 +180,7 @@ async def overtaken(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_behind(world: World, rng: random.Random) -> None:
-    """Isolate a broker until it is fenced; then its heartbeats pass before the log does."""
+    """Isolate a broker until it is fenced; afterwards its heartbeats pass before the log does."""
     if not world.members:
         return
     name = rng.choice(world.members).name
@@ -207,7 +205,6 @@ Spoken = tuple[str, str, Conversation]
 
 
 def _conversations(world: World, rng: random.Random) -> list[Spoken]:
-    """Return a broker's conversation; or two controllers', always without brokers."""
     brokers = [_of_broker(world, rng)] if world.members else []
     # Drawn apart: what happens to brokers does not hang on it.
     apart = world.rng(f"quorum link {world.now():.6f}")
@@ -219,7 +216,6 @@ def _conversations(world: World, rng: random.Random) -> list[Spoken]:
 
 
 def _of_broker(world: World, rng: random.Random) -> Spoken:
-    """Return a broker's conversation and the other host, mostly the active controller."""
     brokers = [host.name for host in world.members]
     leader = _mostly_leader(world, rng)
     asking = rng.choice(brokers)
@@ -235,7 +231,6 @@ def _of_broker(world: World, rng: random.Random) -> Spoken:
 
 
 def _of_controllers(world: World, rng: random.Random) -> list[Spoken]:
-    """Return a controller's conversation with another, mostly the active one; none if alone."""
     controllers = [host.name for host in world.controllers]
     if len(controllers) < 2:
         return []
@@ -257,7 +252,7 @@ def _ways(rng: random.Random, one: str, other: str) -> Pairs:
 
 @fault
 async def connection_dead(world: World, rng: random.Random) -> None:
-    """Silence one conversation's connection, in one direction or both, without notice."""
+    """Drop all messages of one conversation's connection, in one direction or both, silently."""
     for one, other, kind in _conversations(world, rng):
         ways = _ways(rng, one, other)
         if sum(world.network.mute(*way, kind) for way in ways):
@@ -270,7 +265,7 @@ async def connection_dead(world: World, rng: random.Random) -> None:
 
 @fault
 async def conversation_cut(world: World, rng: random.Random) -> None:
-    """Cut and refuse one conversation of two hosts for a while; their others continue."""
+    """Cut one conversation between two hosts and refuse new ones; their others continue."""
     spoken = _conversations(world, rng)
     # Long enough for the broker to fence itself, and for the controller to be late.
     long_s = world.config.session_timeout_ms / 1000 * rng.uniform(2.0, 5.0) + rng.uniform(0.0, 6.0)
@@ -295,7 +290,9 @@ async def reset_links(world: World, rng: random.Random) -> None:
 
 @fault
 async def stranded(world: World, rng: random.Random) -> None:
-    """Isolate the leader and a broker together, dropping or refusing; clients reach both."""
+    """Isolate the leader together with a broker, by dropped or refused messages; clients reach
+    both.
+    """
     leader = world.leader()
     if leader is None or not world.members:
         return
@@ -314,7 +311,9 @@ async def stranded(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_refused(world: World, rng: random.Random) -> None:
-    """Refuse connections between a broker and the controllers: it looks dead. Clients reach it."""
+    """Refuse connections between a broker and the controllers, as if it were dead; clients reach
+    it.
+    """
     name = rng.choice(world.members).name
     pairs = [pair for controller in world.controllers for pair in both(name, controller.name)]
     world.note("network", f"refused: {name} and the controllers")
@@ -326,7 +325,7 @@ async def broker_refused(world: World, rng: random.Random) -> None:
 async def _refuse(
     world: World, fault: str, pairs: Pairs, hosts: Sequence[str], seconds: float
 ) -> None:
-    """Reset and refuse connections on these ways for a while. ``hosts``: those that look dead."""
+    """Reset and refuse connections for a while. ``hosts``: the hosts that look dead to others."""
     for pair in pairs:
         world.network.reject(*pair)
     world.happened(fault)
@@ -337,7 +336,7 @@ async def _refuse(
 
 @fault
 async def answers_late(world: World, rng: random.Random) -> None:
-    """Answer a broker's heartbeats late, send the log later, then isolate it from controllers."""
+    """Delay responses to a broker's heartbeats, and the log longer; then isolate the broker."""
     name = rng.choice(world.members).name
     controllers = [host.name for host in world.controllers]
     session_s = world.config.session_timeout_ms / 1000

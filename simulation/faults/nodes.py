@@ -24,14 +24,13 @@ def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
 
 
 def soon_s(rng: random.Random, longest_s: float) -> float:
-    """Return for how long a process is down: a moment, or up to ``longest_s``."""
     return rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, longest_s)))
 
 
 async def killed(
     world: World, host: ControllerHost | BrokerHost, fault: str, away_s: float, how: str = "killed"
 ) -> None:
-    """Kill a host's process, as kill -9 and a power cut would; start it again after a while."""
+    """Crash a host's process, and start it again after a while."""
     world.note(host.name, how)
     world.happened(fault)
     host.kill()
@@ -43,7 +42,6 @@ async def all_killed(
     world: World, rng: random.Random, hosts: Sequence[ControllerHost] | Sequence[BrokerHost],
     fault: str,
 ) -> None:  # fmt: skip
-    """Kill all these at once; start them again one after another."""
     world.note("controllers" if hosts is world.controllers else "brokers", "all killed")
     for host in hosts:
         if host.service is not None:
@@ -62,7 +60,7 @@ def any_controller(world: World, rng: random.Random) -> ControllerHost:
 
 
 def _in_service(world: World, host: BrokerHost) -> bool:
-    """Return whether this very process is registered, unfenced, and not about to leave."""
+    """Return whether this process of a broker is registered, unfenced and not shutting down."""
     service = world.active()
     registered = service.image.brokers.get(host.id) if service is not None else None
     return (
@@ -76,7 +74,7 @@ def _in_service(world: World, host: BrokerHost) -> bool:
 
 
 async def one_in_service(world: World, rng: random.Random) -> BrokerHost | None:
-    """Return a member in service, or the first one that returns to it within a while."""
+    """Return a broker in service; wait a while for one if there is none, else return None."""
     for _ in range(round(IN_SERVICE_WITHIN_S / 0.05)):
         found = [host for host in world.members if _in_service(world, host)]
         if found:
@@ -86,7 +84,6 @@ async def one_in_service(world: World, rng: random.Random) -> BrokerHost | None:
 
 
 async def led(world: World, within_s: float) -> None:
-    """Wait for an active controller; continue without one after ``within_s``."""
     for _ in range(round(within_s / 0.05)):
         if world.active() is not None:
             return
@@ -107,18 +104,18 @@ async def kill_all_controllers(world: World, rng: random.Random) -> None:
 
 @fault
 async def kill_mid_write(world: World, rng: random.Random) -> None:
-    """Kill a controller within a disk call, half of the time the leader; may not happen."""
+    """Schedule a crash of a controller in one of its next disk writes."""
     any_controller(world, rng).doom(rng.choice((0, 1, rng.randint(2, 30))))
 
 
 @fault
 async def kill_between_steps(world: World, rng: random.Random) -> None:
-    """Kill a controller while it next installs a snapshot or moves its log start."""
+    """Schedule a crash of a controller between the steps of a snapshot's or log start's change."""
     rng.choice(world.controllers).doom_between_steps(rng.randint(1, 4))
 
 
 async def paused(world: World, seconds: float, name: str, fault: str, what: str = "") -> None:
-    """Stop a process for a while; the fault counts if the process had anything to do meanwhile."""
+    """Pause a process for a while. The fault counts if callbacks were held up by it."""
     if world.network.is_paused(name):
         return
     world.note(name, f"{what or fault} for {seconds:.3f} s")
@@ -134,13 +131,12 @@ async def paused(world: World, seconds: float, name: str, fault: str, what: str 
 
 @fault
 async def pause(world: World, rng: random.Random) -> None:
-    """Stop a process for a while (SIGSTOP), as garbage collection or swapping does."""
     await paused(world, rng.uniform(0.05, 3.0), rng.choice(world.fleet.hosts()).name, "pause")
 
 
 @fault
 async def long_pause(world: World, rng: random.Random) -> None:
-    """Pause a node long enough that the others have gone on without it."""
+    """Pause a node for longer than all timeouts of the others."""
     seconds = rng.uniform(*LONG_PAUSE_S)
     await paused(world, seconds, rng.choice(world.fleet.hosts()).name, "long_pause")
 
@@ -185,7 +181,7 @@ async def resign(world: World, rng: random.Random) -> None:
 
 
 def ask_to_resign(world: World, leader: ControllerHost) -> None:
-    """Let a leader resign, in the context of its host, whose clock it uses."""
+    """Let a leader resign, in its host's context, whose clock it uses."""
     resign = present(leader.service).replica.resign
     world.network.loop.call_soon(resign, "asked to", context=host_context(leader.name))
 
@@ -199,7 +195,7 @@ async def kill_broker(world: World, rng: random.Random) -> None:
 
 @fault
 async def broker_away(world: World, rng: random.Random) -> None:
-    """Kill one or two brokers for longer than a session, or until their ids are missing."""
+    """Kill one or two brokers for longer than a session, or until their ids count as missing."""
     hosts = [
         host
         for host in rng.sample(world.members, min(len(world.members), rng.choice((1, 1, 2))))
@@ -217,7 +213,6 @@ async def broker_away(world: World, rng: random.Random) -> None:
 
 @fault
 async def stop_broker(world: World, rng: random.Random) -> None:
-    """Stop a broker with SIGTERM: it leaves in an orderly way, and is started again."""
     host = rng.choice(world.members)
     service = host.service
     if service is None:
@@ -234,8 +229,8 @@ async def stop_broker(world: World, rng: random.Random) -> None:
 
 @fault
 async def lose_broker_disk(world: World, rng: random.Random) -> None:
-    """Kill a broker with its disk, and start it on an empty one without an id: its id
-    follows from its host (KIP-426). Does nothing in runs whose twins move brokers to other hosts.
+    """Kill a broker and start it with an empty disk: it gets its id by its host's name (KIP-426).
+    Not in runs with twins, which register ids from other hosts.
     """
     if "twin_broker" in world.config.faults:
         return
@@ -256,8 +251,8 @@ async def lose_broker_disk(world: World, rng: random.Random) -> None:
 
 @fault
 async def newcomer(world: World, rng: random.Random) -> None:
-    """Give an id to a broker without one on an unknown host, which then leaves. Not where
-    heartbeats are disabled: it would stay active.
+    """Start a broker without an id on an unknown host, until it gets one. Not in runs that disable
+    heartbeats: it would stay unfenced.
     """
     if "roll_heartbeats" in world.config.faults:
         return
@@ -280,7 +275,7 @@ async def newcomer(world: World, rng: random.Random) -> None:
 
 @fault
 async def heartbeats_lost(world: World, rng: random.Random) -> None:
-    """A broker's heartbeats are held up for longer than its session, the log still flows."""
+    """Delay a broker's heartbeats for longer than its session, while it still receives the log."""
     host = rng.choice(world.members)
     seconds = world.config.session_timeout_ms / 1000 * rng.uniform(0.5, 2.0)
     stalled = sum(
@@ -319,7 +314,7 @@ def _end(world: World, twin: BrokerHost) -> None:
 
 @fault
 async def twin_broker(world: World, rng: random.Random) -> None:
-    """Run a second process with a broker's id on another machine for a while."""
+    """Run a second process with a broker's id on another host for a while."""
     twin = _start(world, rng.choice(world.members))
     world.happened("twin_broker")
     await asyncio.sleep(rng.uniform(1.0, 12.0))
@@ -333,8 +328,8 @@ def _epoch(world: World, broker_id: int) -> int:
 
 
 async def thought_dead(world: World, lasts_s: float) -> None:
-    """Pause a broker until its session is over, start a second process with its id elsewhere, and
-    resume the first: its heartbeat leaves before the log tells it.
+    """Pause a broker until its session is over, start a process with its id on another host, and
+    resume it: its heartbeat leaves before it learns of its successor.
     """
     rng = world.rng("thought_dead")
     host = await one_in_service(world, rng)

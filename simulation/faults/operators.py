@@ -24,7 +24,6 @@ UPGRADED_SHARE = 0.75
 
 @fault
 async def unregister_broker(world: World, rng: random.Random) -> None:
-    """Unregister a broker, running or not. Its process then ends; the next one registers."""
     host = rng.choice(world.members)
     if (
         host.broker_id >= 0
@@ -35,7 +34,7 @@ async def unregister_broker(world: World, rng: random.Random) -> None:
 
 @fault
 async def lower_features(world: World, rng: random.Random) -> None:
-    """metadata.version is lowered, as before a build is taken back, and later raised again."""
+    """Lower metadata.version, as before a build is rolled back, and raise it again later."""
     service = world.active()
     if (
         service is None
@@ -60,7 +59,7 @@ async def lower_features(world: World, rng: random.Random) -> None:
 
 @fault
 async def change_build(world: World, rng: random.Random) -> None:
-    """Restart a node as the other build; the older one only for brokers and if the level allows."""
+    """Restart a node as the other build; the older one only for brokers, at a low level."""
     service, old = world.active(), world.config.old_build
     if service is None or not old:
         return
@@ -83,7 +82,7 @@ async def change_build(world: World, rng: random.Random) -> None:
 
 
 async def whole_roll(world: World, lasts_s: float) -> None:
-    """Complete the roll: restart each node as the newer build, then raise the level."""
+    """Restart all nodes of the older build with the newer one, then raise metadata.version."""
     latest = versions.LATEST_METADATA_VERSION
     for host in [host for host in world.fleet.hosts() if host.highest_level < latest]:
         world.note(host.name, "is restarted as the newer build")
@@ -123,9 +122,8 @@ async def alter_hostnames(world: World, rng: random.Random) -> None:
 
 @fault
 async def move_voter(world: World, rng: random.Random) -> None:
-    """Restart a voter at another endpoint and tell the log; next time move it back. It is reachable
-    at both until the log has it. Only one is away from home at a time, and not the only controller
-    that clients know.
+    """Restart a voter at another endpoint and update the log; next time move it back. It listens at
+    both until the log has the new one. Only one voter moves at a time.
     """
     operator, voters = world.operator, committed_voters(world)
     hosts = holders(world, voters)

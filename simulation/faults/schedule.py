@@ -28,7 +28,7 @@ BACK_WITHIN_S = 5.0
 
 
 async def all_disks_low(world: World, lasts_s: float) -> None:
-    """Leave less than the reserve on each controller's disk for long enough to be known."""
+    """Fill all controllers' disks beyond their reserve, for long enough to be measured."""
     if world.config.reserve_bytes:
         # Who is cut off from others when it begins sees nothing of an outage.
         world.network.unblock_all()
@@ -42,8 +42,8 @@ async def all_disks_low(world: World, lasts_s: float) -> None:
 
 
 async def controllers_away(world: World, lasts_s: float) -> None:
-    """Kill all controllers until the brokers have fenced themselves; the next leader counts these
-    as unfenced. One broker reaches no controller for a moment longer.
+    """Kill all controllers until the brokers have fenced themselves, which the next leader does not
+    know. One broker reaches no controller for a moment longer.
     """
     world.network.unblock_all()
     late = await one_in_service(world, world.rng("controllers_away"))
@@ -113,7 +113,7 @@ class FaultSchedule:
                 world.spawn(self._again_and_again(name, strength), f"fault {name}")
 
     async def strike_once(self) -> None:
-        """The faults that strike once, one after the other, at the end of the safety phase."""
+        """Let the faults of this kind strike one after another, at the end of the safety phase."""
         world = self._world
         for name, fault in ONCE.items():
             if name in world.config.faults and (world.members or not FAULTS[name].needs_brokers):

@@ -21,9 +21,8 @@ WAIT_S = 5.0
 
 @fault
 async def snapshot_cut(world: World, rng: random.Random) -> None:
-    """Interrupt a snapshot between two parts: kill either side, cut them off, let the leader
-    resign, delay the rest, or pause the fetching side until a newer snapshot may have replaced this
-    one.
+    """Interrupt the transfer of a snapshot between two parts: by a crash of either side, a cut, a
+    resignation, a delay, or a pause in which a newer snapshot may replace it.
     """
     faults = world.network.faults
     if faults is None or faults.part_sent is not None:
@@ -43,7 +42,9 @@ async def snapshot_cut(world: World, rng: random.Random) -> None:
 async def _part(
     faults: LinkFaults, within_s: float, strikes: Callable[[str, str], bool]
 ) -> tuple[str, str] | None:
-    """Return sender and receiver of the first part for which ``strikes`` is true, or None."""
+    """Wait for a part of a snapshot that ``strikes`` accepts. Return its sender and receiver, or
+    None.
+    """
     struck: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
 
     def part_sent(giver: str, taker: str) -> None:
@@ -61,7 +62,7 @@ async def _part(
 
 
 async def slow_fetch(world: World, lasts_s: float) -> None:
-    """Let a broker start from a snapshot whose parts come late, replaced by a burst of writes."""
+    """Delay the parts of a snapshot that a broker starts with, while writes bring a newer one."""
     faults = world.network.faults
     host = await one_in_service(world, world.rng("slow_fetch"))
     if faults is None or faults.part_sent is not None or host is None:

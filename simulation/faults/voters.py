@@ -25,14 +25,13 @@ _AGAIN_S = 0.3
 
 
 def committed_voters(world: World) -> dict[int, str]:
-    """Return the committed voters (id -> directory); empty if they are not in the log."""
+    """Return the committed voters (id -> directory); empty if the log has no voter set."""
     service = world.active()
     named = service.image.voters if service is not None else None
     return {voter.id: voter.directory_id for voter in named.voters} if named is not None else {}
 
 
 def is_settled(world: World, voters: dict[int, str]) -> bool:
-    """Return whether every running controller uses this voter set."""
     return all(
         {voter.node_id: voter.directory_id for voter in host.core.voters} == voters
         for host in world.controllers
@@ -41,7 +40,7 @@ def is_settled(world: World, voters: dict[int, str]) -> bool:
 
 
 def _may_lose_one(world: World, voters: dict[int, str]) -> bool:
-    """Return whether one of these voters may be lost: enough remain, and nobody changes them."""
+    """Return whether a voter may be lost: no change is pending, and enough voters remain."""
     operator = world.operator
     idle = not (operator.busy or operator.unknown or world.damaged)
     return idle and len(voters) >= 3 and is_settled(world, voters)
@@ -66,7 +65,7 @@ def add_request(host: ControllerHost) -> pb.AddRaftVoterRequest:
 
 @fault
 async def change_voters(world: World, rng: random.Random) -> None:
-    """A voter is removed, the leader perhaps, or a node that is none is added."""
+    """Remove a voter, perhaps the leader, or add a controller that is not a voter."""
     operator, voters = world.operator, committed_voters(world)
     if operator.busy or world.damaged or not voters:
         return
@@ -86,7 +85,7 @@ async def change_voters(world: World, rng: random.Random) -> None:
 
 @fault
 async def lose_disk(world: World, rng: random.Random) -> None:
-    """Lose a voter's disk; it returns empty, its old self is removed, its new one added."""
+    """Replace a voter's disk by an empty one; remove the old voter, and add the new one."""
     operator, voters = world.operator, committed_voters(world)
     hosts = holders(world, voters)
     if not hosts or not _may_lose_one(world, voters):
@@ -135,7 +134,7 @@ async def _killed_in_transfer(
 
 @fault
 async def raise_features(world: World, rng: random.Random) -> None:
-    """A cluster that began at an old metadata.version is raised to the newest."""
+    """Raise metadata.version to the latest level."""
     service = world.active()
     newest = versions.LATEST_METADATA_VERSION
     if service is None or versions.metadata_version(service.image.features) >= newest:
@@ -160,7 +159,6 @@ def _levels(level: int, upgrade_type: int) -> pb.UpdateFeaturesRequest:
 
 @fault
 async def roll_heartbeats(world: World, rng: random.Random) -> None:
-    """The double roll: disable heartbeats for a while, then enable them again."""
     service = world.active()
     if service is None:
         return
@@ -172,7 +170,7 @@ async def roll_heartbeats(world: World, rng: random.Random) -> None:
 
 
 async def end_roll(world: World) -> None:
-    """Enable heartbeats at the end of a run, though a request to disable may be in flight."""
+    """Enable heartbeats repeatedly: a request to disable them may still be on its way."""
     while True:
         service = world.active()
         if service is not None and not versions.heartbeats_enabled(service.image.features):
@@ -188,8 +186,8 @@ _LOOK_S = 0.5
 
 @fault
 async def removed_campaigns(world: World, rng: random.Random) -> None:
-    """Remove a voter that hears no node; it then campaigns without pre-votes, and stays ahead of
-    the others' epochs. An operator gives it an empty disk, and adds it again.
+    """Remove a voter that receives nothing. It campaigns without pre-votes and stays ahead of the
+    others' epochs, until an operator gives it an empty disk and adds it again.
     """
     operator, voters, service = world.operator, committed_voters(world), world.active()
     hosts = [
@@ -231,7 +229,7 @@ def _mended(world: World, pairs: Pairs) -> Iterator[None]:
 
 
 def _know_starts(world: World, host: ControllerHost, voters: dict[int, str]) -> bool:
-    """Return whether every other voter durably knows the newest start of a host's directory."""
+    """Return whether all other voters have durably recorded the latest start of a directory."""
     count = host.disk.starts.count
     others = [one for one in world.controllers if one.id in voters and one is not host]
     return all(
@@ -250,9 +248,8 @@ REFUSED_WITHIN_S = 1000.0
 
 @fault
 async def set_back_directory(world: World, rng: random.Random) -> None:
-    """Restore a voter's directory from an older copy once all others know a later start. Half of
-    the time another voter misses what is committed meanwhile, and the leader is killed. The node
-    rejoins.
+    """Replace a voter's directory by an older copy, once all others know of a later start. Half of
+    the time another voter lacks commits and the leader is killed. The node joins again.
     """
     operator, voters = world.operator, committed_voters(world)
     hosts = [
@@ -302,7 +299,7 @@ async def _restarted(
 async def _left_behind(
     world: World, rng: random.Random, host: ControllerHost, voters: dict[int, str]
 ) -> ControllerHost | None:
-    """Let a third voter miss commits, and kill the leader; return the leader, or None."""
+    """Let another voter miss commits, then kill the leader. Return the leader; None if not done."""
     leader = world.leader()
     behind = [one for one in world.controllers if one.id in voters and one not in (host, leader)]
     if leader is None or not behind or rng.random() < 0.5:
@@ -333,7 +330,7 @@ async def _join_anew(world: World, host: ControllerHost, old: str) -> None:
 
 
 def _ask_no_pre_votes(core: Any) -> None:
-    """Let a node campaign without pre-votes, like one of an older or manipulated build."""
+    """Let a node campaign without pre-votes, like a manipulated build."""
     node = core._node
     ask = node.become_prospective
 
@@ -346,8 +343,8 @@ def _ask_no_pre_votes(core: Any) -> None:
 
 
 def is_left_ahead(world: World, host: ControllerHost) -> bool:
-    """Return whether a host was certainly removed, and is in a higher epoch than the leader: it
-    abandons no epoch in which it may have voted, so every leader refuses it.
+    """Return whether a host was removed, and is in a higher epoch than the leader: every leader
+    refuses it, and it never goes back to a lower epoch.
     """
     service, voters = world.active(), committed_voters(world)
     return (
@@ -360,9 +357,8 @@ def is_left_ahead(world: World, host: ControllerHost) -> bool:
 
 
 async def replace_left_ahead(world: World) -> None:
-    """Replace the disks of healed nodes that are left ahead for a while, in the liveness phase. Not
-    of a voter, whose epoch has to reach the others. A refused set-back directory is replaced at
-    once.
+    """In the liveness phase, give empty disks to healed nodes that stay ahead of the leader's
+    epoch, and to those whose directory is refused.
     """
     since: dict[ControllerHost, float] = {}
     while True:

@@ -72,7 +72,6 @@ class Cluster:
         return found
 
     def active(self) -> list[int]:
-        """Return the brokers that are unfenced and not in controlled shutdown."""
         found = map(self.broker, self.broker_ids)
         return [broker.id for broker in found if broker is not None and broker.active]
 
@@ -81,7 +80,7 @@ class Cluster:
         return broker_id % self.profile.racks
 
     def register(self, broker_id: int, at_ms: int) -> None:
-        """A new process of the broker, fenced as yet."""
+        """Register a new process of the broker, fenced."""
         log = self.log
         host = f"broker-{broker_id}.kafka.internal"
         registration = pb.RegisterBrokerRecord(
@@ -131,8 +130,6 @@ class Cluster:
         )
 
     def begin_shutdown(self, broker_id: int, at_ms: int) -> None:
-        """Begin the controlled shutdown of a broker: its leaderships move to other brokers."""
-
         def moved() -> list[Record]:
             broker = self.broker(broker_id)
             return [] if broker is None or broker.fenced else begin_shutdown(self.log.draft, broker)
@@ -140,7 +137,6 @@ class Cluster:
         self._in_batches(moved, at_ms)
 
     def leave(self, broker_id: int, at_ms: int) -> None:
-        """Fence a broker that has stopped, and reported so."""
         broker = self.broker(broker_id)
         if broker is not None and broker.in_controlled_shutdown and not broker.fenced:
             self.log.append(complete_shutdown(self.log.draft, broker), at_ms)
@@ -154,12 +150,11 @@ class Cluster:
         return partitions_of(self.log.draft, broker_id)
 
     def partition(self, key: PartitionKey) -> Partition | None:
-        """Return the current state of a partition; None: its topic is gone."""
         found: Partition | None = self.log.draft.partitions.get(key)
         return found
 
     def shrink(self, broker_id: int, keys: Sequence[PartitionKey], at_ms: int) -> None:
-        """Leaders take a follower that does not keep up out of their ISRs."""
+        """Let leaders remove a follower that has fallen behind from their ISRs."""
         named = filter(None, map(self.partition, keys))
         followed = [each for each in named if broker_id in each.isr and each.leader != broker_id]
         wanted = [
@@ -185,7 +180,7 @@ class Cluster:
         self._propose(wanted, at_ms)
 
     def _propose(self, wanted: list[tuple[Partition, list[int]]], at_ms: int) -> None:
-        """AlterPartition: every leader on its own, and in requests of its own."""
+        """Let each leader propose its partitions' ISRs, in requests of its own."""
         brokers = Brokers(self.log.draft)
         by_leader: dict[int, list[tuple[Partition, list[int]]]] = defaultdict(list)
         for partition, isr in wanted:

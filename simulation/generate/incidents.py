@@ -69,8 +69,8 @@ class Incidents:
         self._busy.difference_update(brokers)
 
     def _fail_over(self, at_ms: int) -> None:
-        """Kill the controller. Another one is elected within milliseconds, or after the fetch
-        timeout if the controller's host died.
+        """Let the controller fail. Another one is elected at once, or after the fetch timeout if
+        the host died.
         """
         first = self._cluster.log.end_offset
         longest = (1_000, 2_400) if self._rng.random() < 0.2 else (15, 60)

@@ -27,7 +27,6 @@ class Schedule:
         heapq.heappush(self._heap, (at_ms, self._planned, action))
 
     def pop(self) -> tuple[int, Action]:
-        """Return the next one and its time. There must be one."""
         at_ms, _, action = heapq.heappop(self._heap)
         return at_ms, action
 

@@ -39,7 +39,6 @@ class Workload:
             self._schedule.every(per_day, begin_ms, action, by_people=True)
 
     def create(self, name: str, partitions: int, at_ms: int, principal: str) -> bool:
-        """A topic with a config or two; not while too few brokers live."""
         cluster, rng, view = self._cluster, self._rng, self._log.draft
         live = cluster.active()
         width = min(cluster.profile.replication_factor, cluster.profile.brokers)
@@ -63,7 +62,7 @@ class Workload:
         return True
 
     def create_first(self, at_ms: int) -> int:
-        """Return the topics that stay. Returns when it is done."""
+        """Create the permanent topics. Return the time when it is done."""
         profile, rng = self._cluster.profile, self._rng
         total = profile.topics * profile.partitions
         for number in range(profile.topics):
@@ -81,7 +80,6 @@ class Workload:
         return at_ms
 
     def _temporary_topic(self, at_ms: int) -> None:
-        """Create a topic as a stream application does, use it, and delete it."""
         self._created += 1
         name, principal = f"streams-{self._created}-repartition", self._rng.choice(PRINCIPALS[4:])
         if self.create(
@@ -111,7 +109,7 @@ class Workload:
         self._write([config_record(resource_type, name, key, value)], at_ms, rng.choice(PRINCIPALS))
 
     def _deploy(self, at_ms: int) -> None:
-        """A tool sets configs of several topics, one write each, within seconds."""
+        """Let a tool set configs of several topics, one write each, within seconds."""
         for _ in range(self._rng.randrange(5, 60)):
             self._alter(at_ms)
             at_ms += self._rng.randrange(2, 30)
@@ -135,7 +133,7 @@ class Workload:
         self._log.append(records, at_ms, principal=principal, client=client)
 
     def _reassign(self, at_ms: int) -> None:
-        """Some partitions of one broker move to another; minutes later it has their data."""
+        """Move some partitions from one broker to another, which has their data minutes later."""
         live = self._cluster.active()
         if len(live) <= self._cluster.profile.replication_factor:
             return

@@ -48,14 +48,13 @@ class Edit(NamedTuple):
 
 @cache
 def _module_names() -> list[str]:
-    """Return the names of all modules that may be edited, from their files."""
     root = Path(__file__).parents[2]
     paths = (path for package in _PACKAGES for path in (root / package).rglob("*.py"))
     return [".".join(path.relative_to(root).with_suffix("").parts) for path in paths]
 
 
 def in_full(target: str) -> str:
-    """Return a target with its module's full name; unchanged if the short name is ambiguous."""
+    """Return a target with its module's full name, unless the short name is ambiguous."""
     module, _, path = target.partition(":")
     found = [name for name in _module_names() if f".{name}".endswith(f".{module}")]
     return f"{found[0]}:{path}" if len(found) == 1 else target
@@ -82,7 +81,7 @@ def find_function(target: str) -> FunctionType:
 
 
 def _moved_to(path: str) -> str:
-    """Return a hint naming the imported modules that define such a function now, or ""."""
+    """Return a hint about modules that define such a function now; empty if there are none."""
     modules = [name for name in sys.modules if name.partition(".")[0] in _PACKAGES]
     places = [name for name in modules if _defines(sys.modules[name], path)]
     return f"; {path} is in {' and '.join(sorted(places))}" if places else ""
@@ -125,7 +124,9 @@ def _compiled(function: FunctionType, source: str, target: str) -> CodeType:
 
 
 def _globals_of(code: CodeType) -> set[str]:
-    """Return the global names that code uses: a mutant killed by a NameError shows nothing."""
+    """Return the global names that code uses. An unknown one would crash instead of breaking a
+    rule.
+    """
     inner = (one for one in code.co_consts if isinstance(one, CodeType))
     own = (one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL")
     return set(own).union(*map(_globals_of, inner))

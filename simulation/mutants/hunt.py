@@ -195,7 +195,7 @@ def _in_edited(error: BaseException) -> bool:
 
 
 def _hunt(mutant: Mutant, first_seed: int, seeds: int, reports: Connection) -> None:
-    """Hunt a mutant in its own process: send each seed at its begin, and the fate."""
+    """Hunt a mutant in this process: send each seed as it begins, and at last the fate."""
 
     def begun() -> Iterator[int]:
         for seed in range(first_seed, first_seed + seeds):
@@ -260,7 +260,7 @@ def hunt_all(
 
 
 def failure_without_edits(mutants: Sequence[Mutant]) -> str:
-    """Return why these mutants' tests prove nothing: one fails without an edit; else empty."""
+    """Return why a test fails without an edit, so that mutants prove nothing; else empty."""
     tests = sorted({test for one in mutants if isinstance(one, RowMutant) for test in one.tests})
     if not tests:
         return ""

@@ -262,7 +262,7 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_authorizer(rng: random.Random, config: SwarmConfig) -> SwarmConfig:
-    """Draw an authorizer, for clusters with brokers; rarely: it excludes brokers without an id."""
+    """Draw an authorizer for clusters with brokers; rarely, as brokers without an id have none."""
     if rng.random() >= AUTHORIZER_SHARES["newcomer" in config.faults] or not config.brokers:
         return config
     return config.but(
@@ -378,7 +378,7 @@ class Profile:
 
 
 def _often(config: SwarmConfig, **faults: float) -> dict[str, float]:
-    """Return these faults, at least as often as said."""
+    """Return these faults, with the drawn rates if those are higher."""
     return {name: min(mean_s, config.faults.get(name, mean_s)) for name, mean_s in faults.items()}
 
 
@@ -390,7 +390,7 @@ def _data(config: SwarmConfig) -> SwarmConfig:
 
 
 def _incarnations(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """A broker is thought dead, another process takes its id, and it is not dead."""
+    """A paused broker is replaced by another process with its id, and resumes."""
     # A twin's machine has another name: a disk that is lost with it must not be found by that.
     # Without heartbeats nobody is thought dead.
     return config.but(
@@ -411,14 +411,14 @@ def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _moving(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Partitions are moved, and topics are created and deleted with their records."""
+    """Partitions are reassigned, and topics with records are created and deleted."""
     return replace(
         _data(config), admin_per_s=3.0, topics_share=0.3, writes_per_s=max(config.writes_per_s, 5.0)
     )
 
 
 def _operated(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Brokers leave in order and return, others die; metadata.version goes down and up."""
+    """Brokers stop and return, others crash; metadata.version is lowered and raised."""
     often = _often(config, stop_broker=0.7, kill_broker=4.0, lower_features=0.7)
     return config.but(often, release_version=0)
 
@@ -435,7 +435,7 @@ def _newcomers(config: SwarmConfig) -> SwarmConfig:
 
 
 def _ids(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Brokers without ids: some find one that is missing, some get a new one."""
+    """Brokers without ids get a missing broker's id, or a new one."""
     # A host that somebody has mapped waits for its id, and keeps it from others.
     without = ("roll_heartbeats", "alter_hostnames", "unregister_broker")
     often = _often(config, newcomer=0.5, broker_away=1.0)
@@ -462,7 +462,6 @@ def _outages(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _exports(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Logs are cut while exports read them."""
     return replace(
         config, release_version=0, exports_per_s=1.0, snapshot_bytes=500, retention_bytes=1,
         writes_per_s=max(config.writes_per_s, 5.0),

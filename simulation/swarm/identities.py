@@ -54,7 +54,7 @@ def _certificate(name: str) -> PeerIdentity:
 
 
 def security_settings(config: SwarmConfig) -> dict[str, str | bool]:
-    """Return the configuration keys that all nodes have; none without an authorizer."""
+    """Return the security settings of all nodes; none without an authorizer."""
     if not config.authorizer:
         return {}
     return {

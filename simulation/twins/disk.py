@@ -120,7 +120,7 @@ class SimDisk(disk_hardware.DiskHardware):
         return True
 
     def is_damaged(self) -> bool:
-        """A damaged snapshot counts even after it was dropped, while the log begins at its end."""
+        """A dropped snapshot that was damaged counts while the log begins at its end."""
         return (
             self.was_set_back
             or self.vote_is_corrupt
@@ -157,8 +157,8 @@ class SimDisk(disk_hardware.DiskHardware):
         self.live = self.durable.copy()
 
     def without_write(self, number: int, *, snapshots: bool = True) -> Salvage:
-        """Return what is intact if this durable write is damaged; ``snapshots``: include the sound
-        snapshots.
+        """Return what remains if one durable write, and without ``snapshots`` all snapshots, are
+        damaged.
         """
         before, behind = self.written[:number], self.written[number + 1 :]
         contents = [stretches(sorted(_carried_out(one).items())) for one in (before, behind)]
@@ -178,7 +178,6 @@ class SimDisk(disk_hardware.DiskHardware):
         return LogEnd(scanned.end_offset, epoch)
 
     def store(self, snapshot_id: api.SnapshotId, position: int, data: bytes) -> None:
-        """Write a part of a snapshot that is fetched to mend the log."""
         if position == 0:
             self.parts[snapshot_id] = bytearray()
         self.parts[snapshot_id] += data
@@ -214,7 +213,6 @@ class SimDisk(disk_hardware.DiskHardware):
         self.live = self.durable.copy()
 
     def sound_snapshots(self) -> dict[api.SnapshotId, bytes]:
-        """Snapshots without a flipped bit."""
         return {
             one: content
             for one, content in self.snapshots.items()
@@ -238,7 +236,7 @@ class SimDisk(disk_hardware.DiskHardware):
 
 
 def _carried_out(writes: Iterable[disk_hardware.Write]) -> dict[int, bytes]:
-    """Return the chunks that writes leave, also if earlier ones are missing."""
+    """Return the chunks that remain after these writes, some of which may be missing."""
     chunks: dict[int, bytes] = {}
     for write in writes:
         if write.chunk is not None:
@@ -275,7 +273,7 @@ class SimLogStore(disk_hardware.SimStore):
         return self._disk.starts
 
     def begin_start(self) -> None:
-        """Count this start, with a nonce that no other start on this disk has."""
+        """Count this start, with a nonce that no other start from this disk has."""
         if self.starts.refused:
             return
         self._disk.nonces_drawn += 1
@@ -293,7 +291,7 @@ class SimLogStore(disk_hardware.SimStore):
         return batch_before(self._disk.live.scan(end_offset - 1), end_offset)
 
     def recover(self) -> api.RecoveredLog:
-        """Check and describe what is stored, all of it durable."""
+        """Check what is stored, which then is durable, and describe it."""
         self._check(recovered=False)
         disk = self._disk
         disk.sync(len(disk.unflushed))
@@ -501,7 +499,7 @@ class SimLogStore(disk_hardware.SimStore):
         disk.durable.drop_below(start)
 
     def close(self) -> None:
-        """Close. Writes under way complete, as by the operating system, without callbacks."""
+        """Close the store. Writes in progress complete, but call nothing back."""
         if self._gone is not None:
             return
         if self._disk.unwritten_votes and self._commit.failure is None:

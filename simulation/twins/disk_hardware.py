@@ -101,11 +101,10 @@ class DiskHardware:
         """Errors of injected faults since the disk was opened that have excused no stop yet."""
 
     def fail_next(self, operation: Operation, message: str = "injected disk failure") -> None:
-        """Let the next such operation fail; the store then fails until the disk is reopened."""
+        """Let the next such operation fail; the store fails until the disk is reopened."""
         self._failures[operation] = StorageError(f"{operation}: {message}")
 
     def take_failure(self, operation: Operation) -> StorageError | None:
-        """Return and clear the failure requested for ``operation``."""
         failure = self._failures.pop(operation, None)
         if failure is not None:
             self.happened(f"eio_{operation}")
@@ -133,12 +132,10 @@ class DiskHardware:
 
     @property
     def failure(self) -> Exception | None:
-        """The error with which the open store has failed."""
         failure: Exception | None = self._store.failure if self._store is not None else None
         return failure
 
     def require_closed(self) -> None:
-        """Raise ConfigError if a process uses the disk."""
         if self._store is not None:
             raise ConfigError("the disk is in use")
 
@@ -166,7 +163,6 @@ class DiskHardware:
         self.faults[fault] += 1
 
     def hang(self) -> None:
-        """Hang: nothing completes until ``resume``."""
         self.hung = True
         self.happened("disk_hang")
 

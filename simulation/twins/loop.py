@@ -99,7 +99,6 @@ class VirtualLoop(base_events.BaseEventLoop):
         """True once the run is over, while all tasks are cancelled."""
 
     def time(self) -> float:
-        """Return the time in seconds by the clock of the current host."""
         return self._now * self._rates.get(_HOST.get(), 1.0) if self._rates else self._now
 
     def true_time(self) -> float:
@@ -169,7 +168,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         raise RuntimeError("a simulated program must not use threads")
 
     def _asyncgen_finalizer_hook(self, generator: Any) -> None:
-        """Close an asynchronous generator without references, as asyncio does, without threads."""
+        """Close an abandoned asynchronous generator as asyncio does, without threads."""
         self._asyncgens.discard(generator)
         if not self.is_closed():
             self.call_soon(self.create_task, generator.aclose())
@@ -179,7 +178,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._asyncgens.clear()
 
     def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
-        """Create a task as asyncio does; names count from 1 in each loop, for reproducible runs."""
+        """Create a task. Default names count from 1 in each loop, so that runs are reproducible."""
         self.tasks_made += 1
         task = super().create_task(coro, name=name or f"task-{self.tasks_made:08d}", **kwargs)
         if host_of(kwargs.get("context")):
@@ -202,7 +201,6 @@ class VirtualLoop(base_events.BaseEventLoop):
         self.held.setdefault(host, [])
 
     def is_held(self, host: str) -> bool:
-        """Return whether callbacks of a paused host wait for its resumption."""
         return bool(self.held.get(host))
 
     def resume_host(self, host: str) -> None:
@@ -302,7 +300,6 @@ class VirtualLoop(base_events.BaseEventLoop):
             queue.clear()
 
     def _hold_back(self) -> None:
-        """Take the callbacks of paused hosts out of what is ready."""
         held = self.held
         for _ in range(len(self._ready)):
             handle = self._ready.popleft()

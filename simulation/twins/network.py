@@ -67,7 +67,7 @@ class SimNetwork:
         """Listener of each request to a controller that arrives at a host."""
 
     def tap(self, host: str, listener: Callable[[str, Any], None] | None) -> None:
-        """Let ``listener`` hear of each message that ``host`` sends."""
+        """Call ``listener`` with each message that ``host`` sends."""
         if listener is not None:
             self.taps[host] = listener
 
@@ -76,7 +76,7 @@ class SimNetwork:
             self.arrival_taps[host] = listener
 
     def transport_for(self, host: str) -> SimTransport:
-        """Return the transport of a new process on ``host``; after a crash, of the next one."""
+        """Return a transport for the current process on ``host``."""
         transport = SimTransport(self, host)
         self._transports.setdefault(host, []).append(transport)
         return transport
@@ -104,15 +104,13 @@ class SimNetwork:
         self._recheck()
 
     def heal(self, one: str, other: str) -> None:
-        """Open both directions; held messages arrive unless their link broke."""
+        """Unblock both directions; held messages arrive, unless their link broke."""
         self._blocked.pop((one, other), None)
         self._blocked.pop((other, one), None)
         self._recheck()
 
     def crash(self, host: str) -> None:
-        """Kill a host's processes as by kill -9: peers see their links end at once. The caller
-        drops the processes' objects; their tasks stay until the run ends.
-        """
+        """Kill a host's process as by kill -9: its peers see closed links at once."""
         # First: what a paused host whose code takes time has before it would run as it resumes.
         self.loop.drop_host(host)
         self.resume(host)
@@ -126,13 +124,12 @@ class SimNetwork:
         self.loop.drop_host(host)
 
     def pause(self, host: str) -> None:
-        """Stop a host's processes as by SIGSTOP: connects are accepted and never answered."""
+        """Pause a host's process as by SIGSTOP: connects are accepted, and never answered."""
         self._paused[host] = None
         self.loop.pause_host(host)
         self._recheck()
 
     def resume(self, host: str) -> None:
-        """Let a paused host go on. Idempotent."""
         if host in self._paused:
             del self._paused[host]
             self.loop.resume_host(host)
@@ -150,15 +147,15 @@ class SimNetwork:
     def stall(
         self, source: str, target: str, seconds: float, conversation: Conversation | None = None
     ) -> int:
-        """Delay everything sent on the current links, in order; return their number."""
+        """Delay everything on the current links in one direction, in order. Return their number."""
         flows = self._flows(source, target, conversation)
         for flow in flows:
             flow.stall(seconds)
         return len(flows)
 
     def mute(self, source: str, target: str, conversation: Conversation) -> int:
-        """Drop all messages in one direction on a conversation's current links, permanently; return
-        their number. Other conversations and new links work, so no keepalive notices.
+        """Drop all messages on a conversation's current links in one direction, silently and for
+        good. Return their number.
         """
         flows = self._flows(source, target, conversation)
         for flow in flows:
@@ -175,7 +172,7 @@ class SimNetwork:
         ]
 
     def hush(self, source: str, target: str, conversation: Conversation) -> int:
-        """As ``mute``, and answer no connect for it between the two until ``unhush``."""
+        """Do as ``mute``, and leave new connects for it unanswered until ``unhush``."""
         self._hushed[source, target, conversation] = None
         return self.mute(source, target, conversation)
 
@@ -193,7 +190,6 @@ class SimNetwork:
         self._recheck()
 
     def unblock_all(self, among: Container[str] | None = None) -> None:
-        """Open every direction again; with ``among``, those between two of these hosts."""
         for source, target in list(self._blocked):
             if among is None or (source in among and target in among):
                 self.unblock(source, target)
@@ -202,7 +198,6 @@ class SimNetwork:
         return (source, target) in self._blocked
 
     def is_cut(self, one: str, other: str) -> bool:
-        """Return whether either direction between two hosts is blocked."""
         return self.is_blocked(one, other) or self.is_blocked(other, one)
 
     def is_disturbed(self, one: str, other: str) -> bool:
@@ -224,7 +219,7 @@ class SimNetwork:
         return self.delay_s(rng) + self.far_s.get((source, target), 0.0)
 
     def keepalive_s(self, host: str) -> float:
-        """Return the seconds until an end notices a silent peer, by its next ping."""
+        """Return the time in seconds until a host's next keepalive fails."""
         limits = self.params.limits
         due_ms = self.rng_for(f"keepalive {host}").uniform(0, limits.keepalive_time_ms)
         return (due_ms + limits.keepalive_timeout_ms) / 1000
@@ -254,7 +249,7 @@ class SimNetwork:
         self._connections.pop(connection, None)
 
     def connect(self, dialer: SimDialer) -> None:
-        """Carry a connect and its answer; on a blocked way the dialer times out."""
+        """Carry a connect and its response; a dialer on a blocked way times out."""
         host = dialer.address.rpartition(":")[0]
         rng = self.rng_for(f"connect {dialer.site.host}>{host}")
         source = dialer.site.host
@@ -296,8 +291,8 @@ class SimNetwork:
         )
 
     async def probe(self, source: str, address: str, timeout_s: float) -> Probe:
-        """Return an address's state as a connect sees it: a paused process's kernel accepts; an
-        isolated or unknown host is silent.
+        """Return an address's state as a connect sees it: a paused process accepts, and a host that
+        is isolated or unknown is silent.
         """
         host = address.rpartition(":")[0]
         rng = self.rng_for(f"probe {source}>{host}")

@@ -80,7 +80,7 @@ class LinkFaults:
         conversation: Conversation,
         messages: list[Any],
     ) -> list[Any]:
-        """Return the requests of an envelope that come a second time."""
+        """Return the requests of an envelope that are to arrive a second time."""
         if not self.duplicate_p or rng.random() >= self.duplicate_p or self.spares(one, other):
             return []
         if conversation not in _REPEATABLE:

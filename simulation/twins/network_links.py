@@ -191,7 +191,7 @@ class Flow:
         self._muted = True
 
     def push_call(self, callback: Callable[[], None]) -> None:
-        """Call ``callback``, to open or close the other end, after the messages sent so far."""
+        """Call ``callback`` at the other end, after the messages sent so far."""
         self._travel(lambda _: callback(), None)
 
     def retry(self) -> None:
@@ -202,7 +202,7 @@ class Flow:
             loop.call_at_true(self._last_arrival, self._drain, context=self._target.site.context)
 
     def drop_held(self) -> None:
-        """Drop the held messages: the sender's end broke, so they never arrive."""
+        """Drop the held messages of a broken end."""
         self._held.clear()
 
     def _way_s(self) -> float:
@@ -287,7 +287,7 @@ class Connection:
             self._network.connection_over(self)
 
     def recheck(self) -> None:
-        """The network has changed: start or stop the keepalive's clock at both ends."""
+        """Start or stop the keepalive timers of both ends, after a change of the network."""
         disturbed = self._network.is_disturbed(self.client.site.host, self.server.site.host)
         if disturbed and not self._break_timers:
             for end in self.ends:

@@ -45,7 +45,6 @@ class SimDialer(BaseDialer):
             self._opened(connection.client)
 
     def refused(self, connection: Connection | None, reason: str) -> None:
-        """Handle the failure of the current attempt."""
         if self._timeout is not None and connection is self._connecting:
             self._end_attempt()
             self._failed(reason)
@@ -107,7 +106,7 @@ class SimListener:
         return self.site.address
 
     def accept(self, connection: Connection, conversation: Conversation, dialer: SimDialer) -> None:
-        """Accept a stream. Runs in this process's context."""
+        """Accept a stream, in the context of this process."""
         link = connection.server
         if link.close_reason is not None:
             return

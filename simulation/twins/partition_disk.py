@@ -76,7 +76,6 @@ class SimPartitionDisk(DiskHardware):
         self._end_store()
 
     def replace(self, directory_id: str) -> None:
-        """Swap in an empty disk. Raises ConfigError if the current one is in use."""
         self.require_closed()
         self.directory_id = directory_id
         self.durable, self.live, self.unflushed, self.flipped = {}, {}, [], {}
@@ -85,7 +84,6 @@ class SimPartitionDisk(DiskHardware):
         self.happened("disk_replaced")
 
     def flip_bit(self, rng: Random) -> bool:
-        """Flip one durable bit of a replica. Return False if no data is durable."""
         held = sorted(key for key, chunks in self.durable.items() if chunks.bases)
         if not held:
             return False
@@ -209,7 +207,6 @@ class SimPartitionStore(SimStore):
 
     @contextmanager
     def _damage_of(self, key: PartitionKey) -> Iterator[None]:
-        """Fail the store with the damage that is found in a replica."""
         try:
             yield
         except CorruptLogError as error:
@@ -222,6 +219,6 @@ class SimPartitionStore(SimStore):
             self._ends.reset(key, 0)
 
     def close(self) -> None:
-        """Close. Written data stays, as by the operating system; no callback is called."""
+        """Close the store. Written data stays, but nothing is called back."""
         if self._gone is None:
             self.drop("the store is closed")
