@@ -24,7 +24,7 @@ from simulation.swarm.config import SwarmConfig, draw_freely
 SETTLE_S = 20.0
 """Time within which every node hears the leader again after a spell, in seconds."""
 WAVE_SHARE = 0.3
-"""Share of the fetch timeout: the longest wave, and the shortest calm after it."""
+"""The longest wave, and the shortest calm after it, as a share of the fetch timeout."""
 RESET_CALM_S = 1.2
 """Calm around resets, in seconds: a link that breaks within 0.5 s is redialed with back-off."""
 

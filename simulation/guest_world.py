@@ -23,7 +23,7 @@ from simulation.world import SAMPLE_S, World
 Fault = Callable[["GuestWorld", random.Random], Awaitable[None]]
 UP_WITHIN_S = 60.0
 PAUSES_S = ((0.05, 1.0), (1.0, 5.0), (5.0, 30.0))
-"""A garbage collection, a swap storm, a machine that is moved: shorter and longer than leases."""
+"""Ranges of pauses: a garbage collection, swapping, a virtual machine's migration."""
 RESTART_S = (0.1, 5.0)
 _CLOSE_TRIES = 50
 
@@ -106,7 +106,6 @@ class Guest:
         self.name = name
         self._world, self._work, self._surroundings = world, work, surroundings
         self.ended: asyncio.Future[Any] = world.loop.create_future()
-        """The result, once the program has returned."""
         self.task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:

@@ -142,11 +142,9 @@ class ControllerHost(_Host):
         super().__init__(network, rng, watch)
         self.service: ControllerService | None = None
         self.on_stopped = failed
-        """Called with the error after the process has stopped itself."""
         self._writes_to_live = -1
         self._steps_to_live = 0
         self.on_death: Callable[[ControllerHost], None] = lambda _: None
-        """Called after a scheduled crash inside a write."""
         self.held_down = False
         """True if ``start`` is to do nothing."""
         self.ports = [9093]

@@ -27,7 +27,7 @@ KEYS = 2
 CONFIG_KEY = "metrics"
 TTL_MS = (400, 1_000, 3_000)
 TROUBLES_PER_S = 0.3
-"""Rate of troubles of each host, as of programs on machines that swap, behind switches that die."""
+"""Rate of pauses and cuts of each host."""
 TIMEOUT_S = 2.0
 DELETE_SHARE = 0.2
 THINKS_SHARE = 0.5
@@ -35,7 +35,7 @@ THINKS_SHARE = 0.5
 READS = ("latest", "repeatable", "strict")
 CONFIG_SHARE = 0.3
 REMEMBERED = 20
-"""Guards and leases of its past that a host still tries: what was held up is no newer."""
+"""Number of former locks and leases that a host still tries to use."""
 
 
 class Keepers(Actors):
@@ -50,7 +50,6 @@ class Keepers(Actors):
         )
         super().__init__(world, *(each.host for each in (*self._keepers, *self._lockers)))
         self._holding: list[asyncio.Task[Any]] = []
-        """Tasks that go on when the disks of a majority are lost."""
 
     def begin(self) -> None:
         for each in self._keepers:
@@ -92,10 +91,10 @@ class Keeper:
     def __init__(self, world: World, prefix: str, number: int) -> None:
         self._world, self.host = world, f"{prefix}{number}"
         self._pinned = number % 3 != 2
-        """True if the keeper keeps its leases alive at one controller."""
+        """True if the host sends its keep-alives to one controller only."""
         self._count = 0
         self._past: deque[Any] = deque(maxlen=REMEMBERED)
-        """Former holdings, in runs in which a majority's disks are lost."""
+        """Former locks and leases, in runs with a recovery."""
 
     def _client(self, purpose: str, **options: Any) -> raftlog.AsyncClient:
         return raftlog.AsyncClient.over(

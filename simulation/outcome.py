@@ -65,14 +65,12 @@ class SimulatedRun(TypedDict):
     config: str
     """JSON for --config, which with the seed repeats the run."""
     failure: str
-    """Why the run failed; empty if every check passed."""
     virtual_s: float
     steps: int
     faults: dict[str, int]
     """Number of times that each fault happened."""
     operations: dict[str, int]
     looked_at: dict[str, int]
-    """Number of things that each checker has checked."""
     state_hash: str
     digest: str
     """Equal for equal runs."""

@@ -95,9 +95,11 @@ class Recovered(Checker):
         self._found: Any = {}
         self.elected = 0
         self.kept = self.forgotten = 0
-        """Batches of the history before that the new one has, and has not."""
+        """Numbers of batches of the former log that the recovered one has, and lacks."""
         self.partitions = self.excused = self.verified = 0
-        """Whose records must stay, and need not; and those that were looked at in the end."""
+        """Numbers of partitions whose records must survive, may be lost, and were verified at
+        the end.
+        """
 
     def listen(self) -> None:
         self._golden.listeners.append(self._committed)

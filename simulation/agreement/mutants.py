@@ -64,7 +64,7 @@ def live_mutated(mutant: SeedMutant, seed: int, directory: Path) -> ExportedRun 
 
 
 STATE_HASH = "state hash"
-"""Seen without a rule of the audit."""
+"""Name in the table for a wrong state hash without a finding of the audit."""
 
 
 def look(spark: SparkSession, mutant: SeedMutant, seeds: int, directory: Path) -> str:

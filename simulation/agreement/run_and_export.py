@@ -22,9 +22,7 @@ from simulation.swarm.config import SwarmConfig
 INCREMENTS = 3
 """Number of steps in which an export is made; fewer if there are fewer batches."""
 CHECKPOINTS_EVERY = (0, 40, 400)
-"""Minimum numbers of records between two checkpoints, one chosen at random for each export; 0
-makes none.
-"""
+"""Minimum numbers of records between two checkpoints, of which an export draws one; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,6 @@ class ExportedRun:
     """States of nodes. Those of controllers and snapshots are in the manifest too."""
     snapshots: list[Snapshot]
     failure: str
-    """Which check failed, and how; empty: none."""
     allow_everyone: bool = False
     """allow.everyone.if.no.acl.found, which the log does not say."""
     authorizer: bool = False

@@ -15,7 +15,6 @@ from raftlog.quorum.events import Effect, Event
 from simulation.checks.api import BrokerView, Checker, ControllerView, present
 
 SNAPSHOTS_KEPT = 8
-"""Number of snapshots kept with their bytes, spread over the run."""
 PIECE_BYTES = 1 << 20
 
 
@@ -52,11 +51,11 @@ class Witness(Checker):
     def __init__(self) -> None:
         self.sightings: dict[Sighting, Who] = {}
         self.snapshots: list[Snapshot] = []
-        """Some, by the time when they came to be."""
+        """Some of the nodes' snapshots, oldest first."""
         self._keep_each = 1
         self._snapshots_seen = 0
         self._generation = NO_GENERATION
-        """The generation of the log that counts, once a broker knows it."""
+        """Generation of the log that is exported, once a broker has reported it."""
 
     def sample(self) -> None:
         for host in self.world.controllers:

@@ -24,14 +24,11 @@ class Summary:
     """Summary of many runs."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """Numbers of "runs", of "empty" ones, in which nothing was committed, of "records", and those
-    of all answers.
-    """
+    """Numbers of runs, of empty runs, of records, and of comparisons of each kind."""
     failed_runs: list[int] = field(default_factory=list)
-    """Seeds whose runs ended by a check of the simulator: that is another defect."""
+    """Seeds whose runs failed a check of the simulator, which is a different defect."""
     disagreements: dict[int, list[str]] = field(default_factory=dict)
     findings: dict[int, dict[str, list[int]]] = field(default_factory=dict)
-    """Seed -> rule of the audit -> offsets."""
 
     def add(self, run: ExportedRun, answer: Answer) -> None:
         self.counts.update(answer.counts, runs=1, empty=int(run.empty), records=run.end_offset)

@@ -40,7 +40,7 @@ class History:
 
     events: list[tuple[bool, Operation]] = field(default_factory=list)
     produced: list[Operation] = field(default_factory=list)
-    """``produce``: ``value`` is the record's, ``key`` "TOPIC-PARTITION"."""
+    """Operations of producers. ``value``: of the record; ``key``: TOPIC-PARTITION."""
     duplicates: int = 0
 
 

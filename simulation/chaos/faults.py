@@ -90,7 +90,7 @@ ALONE: dict[str, Fault] = {
     "set_back_follower": replaced.set_back_follower,
     "restore_twice": replaced.restore_twice,
 }
-"""Faults that come with no other one: what is promised under them needs the rest of the quorum."""
+"""Faults that are injected alone, as their promises need the rest of the quorum."""
 EVERY = FAULTS | ALONE
 
 

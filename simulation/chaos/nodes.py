@@ -161,9 +161,8 @@ class ChaosCluster:
         ]
         self.cluster_id = str(uuid.uuid4())
         self.undo: list[Callable[[], None]] = []
-        """Faults add how they are undone; the last one is undone first."""
+        """Functions that undo faults; the last one is called first."""
         self.violations: list[str] = []
-        """Promises that a fault itself saw broken."""
 
     @property
     def controllers(self) -> list[ChaosNode]:

@@ -31,7 +31,6 @@ READY_WITHIN_S = 60.0
 WRITTEN_WITHIN_S = 30.0
 START_WITHIN_S = 120.0
 AHEAD_MAX_S = 60.0
-"""Longest lead of log time over this machine's clock, in seconds."""
 
 
 @dataclass(slots=True)
@@ -44,7 +43,6 @@ class Report:
     violations: list[str] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
     written_after_s: list[float] = field(default_factory=list)
-    """Seconds from each healing to the next write that is visible everywhere."""
 
     def as_dict(self) -> dict[str, object]:
         waits = sorted(self.written_after_s)

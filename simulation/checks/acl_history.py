@@ -16,7 +16,7 @@ ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = 2, 3, 4, 5, 6, 7, 8
 CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS = 9, 10, 11
 DENY = 2
 IMPLYING = {DESCRIBE: (READ, WRITE, DELETE, ALTER), DESCRIBE_CONFIGS: (ALTER_CONFIGS,)}
-"""An operation -> others whose permission is one for it."""
+"""Operation -> other operations whose permission implies it."""
 EVERY_HOST = "*"
 
 Right = tuple[int, int, str]
@@ -34,7 +34,6 @@ class _Entry:
     denies: bool
     since: int
     until: float = math.inf
-    """The offset of the record that removes it."""
 
     def is_about(self, resource_type: int, name: str) -> bool:
         if self.resource_type != resource_type:

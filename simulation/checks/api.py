@@ -128,13 +128,10 @@ class Operation:
     client: str
     kind: OperationKind
     key: str
-    """Name of the resource whose config is written or read, or of the topic."""
     value: str = ""
     acks: int = 0
     timeout_s: float = 0.0
-    """Time in seconds for which a write waits for ``acks``, at one controller after another; 0 if
-    its client uses only one.
-    """
+    """Time in seconds for which a write waits for ``acks`` at any controllers; 0 if at only one."""
     mode: int = 0
     at_least: int = -1
     """Offset of the request's token: the image that answers must not be older."""
@@ -154,8 +151,8 @@ class Operation:
     expected: str | int | None = None
     """``compare``: the value of a config, or the offset of a key, on which it is conditional."""
     found: str | tuple[str, ...] | None = None
-    """Value that a read found, or None if it is not set. ``read_topics``: the sorted names.
-    ``ask_topic``: the topic's name, if it exists.
+    """Result of a read; None if nothing is set. ``read_topics``: the sorted names.
+    ``ask_topic``: the name if the topic exists.
     """
     response: Any = None
 

@@ -28,11 +28,13 @@ from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 
 BROKER_IDS = 200
-"""Node ids are unique in a cluster: on host bN runs the broker with this id plus N."""
+"""The broker on host bN has this id plus N, so that node ids are unique in a cluster."""
 CLOCK_SLACK = 1.25
 """Largest ratio between a controller's clock and a true one, or a broker's."""
 PROMPT = frozenset(("newcomer", "broker_away", "kill_broker", "stop_broker", "resign"))
-"""Faults that delay no message: without others a dead process's messages arrive by ON_ITS_WAY_S."""
+"""Faults that delay no message. In runs without others, messages of a dead process arrive within
+ON_ITS_WAY_S.
+"""
 ON_ITS_WAY_S = 0.5
 
 
@@ -42,30 +44,30 @@ class BrokerIds(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._mapped: dict[str, int] = {}
         self._hosts: dict[int, set[str]] = {}
-        """Broker id -> the hosts that it was ever registered from."""
+        """Broker id -> hosts that have ever registered it."""
         self._ledger = ledger
         self._running: dict[str, int] = {}
-        """Host -> the broker id of the process that runs there."""
+        """Host -> broker id of its running process."""
         self._away_since: dict[int, float] = {}
-        """Broker id -> since when no process runs under it."""
+        """Broker id -> time since which no process runs under it."""
         self._asked_at: dict[str, float] = {}
         self._heard: dict[int, float] = {}
-        """Broker id -> arrival of its last accepted heartbeat or registration."""
+        """Broker id -> arrival time of its last accepted heartbeat or registration."""
         self._heard_from: dict[int, str] = {}
-        """Broker id -> the host of the process which that was."""
+        """Broker id -> host of the process that sent that request."""
         self._died: dict[int, float] = {}
-        """Broker id -> death of that process; a later process may still request the id."""
+        """Broker id -> time when that process died."""
         self._left: dict[int, float] = {}
-        """Ids whose brokers have left and that are not registered since, with the time."""
+        """Broker id -> time when it left; until its next registration."""
         self._unregistered: dict[int, float] = {}
-        """Ids unregistered by an operator and not registered since, with the time: no session."""
+        """Broker id -> time when an operator unregistered it; until its next registration."""
         self._by_hand: dict[str, tuple[int, int]] = {}
-        """Host -> (id, offset) of manual mappings without a registration since."""
+        """Host -> (id, offset) of a mapping by an operator; until a registration maps the host."""
         self._asked = Asked[float]("broker_heartbeat", "register_broker")
         self._reached: dict[int, float] = {}
-        """Broker id -> when a controller that decides was last sent a heartbeat under it."""
+        """Broker id -> time when a heartbeat under it last reached an active controller."""
         self._registers: dict[str, float] = {}
-        """Host -> when one was last sent a registration from there."""
+        """Host -> time when a registration from it last reached an active controller."""
         self.adopted = self.generated = self.given_by_hand = 0
         ledger.golden.listeners.append(self._committed)
 

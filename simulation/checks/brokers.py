@@ -34,7 +34,6 @@ class Brokers(Checker):
         self._golden = ledger.golden
         self._seen: dict[str, _Seen] = {}
         self.repeatable = 0
-        """Number of looks at which a broker could answer repeatable reads."""
         ledger.golden.on(self._led, RecordType.PARTITION)
         ledger.golden.on(self._changed, RecordType.PARTITION_CHANGE)
 

@@ -29,7 +29,7 @@ class Commitment(Checker):
         self._ledger = ledger
         self.advances = 0
         self._disks: dict[Directory, SimDisk] = {}
-        """Disks by node id and directory id. What a lost disk has acknowledged still counts."""
+        """Disk of each directory. What was acknowledged from a lost disk still counts."""
         ledger.on(ev.HighWatermarkAdvanced, self._advanced)
 
     def controller_started(self, host: ControllerView) -> None:
@@ -67,9 +67,9 @@ class Durability(Checker):
         self._ledger = ledger
         self.acknowledgements = 0
         self._acknowledged: dict[Directory, tuple[int, int]] = {}
-        """Directory -> (end offset, epoch) of its last acknowledgement, less truncations."""
+        """Directory -> (end offset, epoch) of its last acknowledgement, lowered by truncations."""
         self._replacing: dict[Directory, int] = {}
-        """(node, directory) -> end of a diverging snapshot on its way to the disk."""
+        """Directory -> end offset of a diverging snapshot that is being stored."""
         ledger.on(ev.Truncate, self._truncated)
         ledger.on(ev.StoreSnapshot, self._stores)
 

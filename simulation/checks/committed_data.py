@@ -51,9 +51,8 @@ class Committed:
     """Leader epoch -> the end of the records that its leader was the first to call committed."""
     gone: bool = False
     dropped: int = 0
-    """Offset below which a leader has dropped records that the topic does not retain."""
     excused: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges of offsets acknowledged by a leader whose acknowledgements count no more."""
+    """Offset ranges acknowledged under leader epochs below ``floor_epoch``."""
 
 
 class CommittedData(Checker):
@@ -66,10 +65,11 @@ class CommittedData(Checker):
         self.listeners: list[Any] = []
         """Called with (key, batch) for each batch that becomes committed."""
         self._directories: dict[int, str] = {}
-        """Broker id -> the disk of its newest registration."""
         self.lost_disks: dict[str, None] = {}
         self.asked: dict[str, dict[int, tuple[Any, Any]]] = {}
-        """Broker's host -> what producers have asked of it, by the identity of whom to answer."""
+        """Broker's host -> requests of producers, by the identity of the object for the
+        response.
+        """
         self.claims = self.acknowledged = self.voided = 0
         ledger.golden.listeners.append(self._committed)
 

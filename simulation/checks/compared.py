@@ -44,7 +44,6 @@ class Compared(Checker):
         self._golden = ledger.golden
         self._histories: dict[str, _History] = {}
         self._begun: dict[int, int] = {}
-        """Operation's number -> last committed offset when the operation began."""
         self._failed: list[Operation] = []
         self._asked: dict[str, set[str]] = {}
         self.done = self.undone = 0

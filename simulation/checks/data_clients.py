@@ -35,7 +35,7 @@ class DataClients(Checker):
         self._committed = committed
         self.sent: dict[bytes, _Sent] = {}
         self.due: dict[tuple[str, PartitionKey], tuple[int, int]] = {}
-        """(client, partition) -> era, and the offset that it must be given next."""
+        """(client, partition) -> (era, offset that the client must receive next)."""
         self.read = self.acknowledged = 0
         committed.listeners.append(self._is_committed)
 

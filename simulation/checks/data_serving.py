@@ -31,13 +31,15 @@ class DataServing(Checker):
         self._golden, self._logs = ledger.golden, logs
         self._serving: dict[tuple[PartitionKey, int], Process] = {}
         self._beats = Asked[tuple[Process, float]]("broker_heartbeat", "register_broker")
-        """Process that sent the request, and the time by its clock."""
+        """Pending heartbeats and registrations: the sending process, and the time by its clock."""
         self._heard: dict[Process, float] = {}
-        """Sending time of the last heartbeat that was answered without an error."""
+        """Process -> sending time of its last heartbeat that was answered without an error."""
         self._fetched: dict[Process, dict[int, int]] = {}
-        """The highest broker epoch that each replica has fetched with."""
+        """Leader's process -> highest broker epoch with which each replica has fetched from it."""
         self._vouched: dict[Process, dict[tuple[PartitionKey, int, int], set[int]]] = {}
-        """(partition, leader epoch, replica) -> the broker epochs that it has fetched with."""
+        """Leader's process -> (partition, leader epoch, replica) -> broker epochs of its
+        fetches.
+        """
         self.served = self.refused = self.proposals = 0
 
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:

@@ -22,12 +22,11 @@ class Elections(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.leaders: dict[int, tuple[str, int]] = {}
-        """Epoch -> host name and incarnation of its leader."""
         self._votes: dict[tuple[Directory, int], int] = {}
-        """(voter, epoch) -> candidate that got it, of the votes that were sent."""
+        """(voter, epoch) -> candidate, of the votes that were sent."""
         self._epochs: dict[str, int] = {}
         self._told: dict[Directory, int] = {}
-        """The highest epoch that each has been heard in."""
+        """Directory -> highest epoch in its messages."""
         ledger.on(ev.BecameLeader, self._became_leader)
 
     def looked_at(self) -> dict[str, int]:
@@ -142,7 +141,7 @@ class SetBack(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.noticed = 0
-        """Processes that stopped since their directory was set back."""
+        """Number of processes that stopped because their directory was set back."""
         ledger.on(ev.BecameLeader, self._became_leader)
 
     def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:

@@ -29,7 +29,6 @@ class Existence(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden
         self._committed_at: dict[int, int] = {}
-        """Number of an operation under way -> the end of what was committed when it was invoked."""
         self.answers = 0
 
     def client_invoked(self, operation: Operation) -> None:

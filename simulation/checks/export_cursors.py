@@ -20,9 +20,8 @@ class ExportCursors(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._offsets = [-1]
         self._cursors: list[dict[str, int]] = [{}]
-        """Behind each of these offsets: name -> end offset."""
+        """Cursors (name -> end offset) from each of these offsets on."""
         self._starts: dict[str, int] = {}
-        """Host -> where its log began when it was last looked at."""
         self.advances = 0
         """Number of times that a log start moved while cursors were set."""
         ledger.golden.listeners.append(self._committed)

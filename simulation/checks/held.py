@@ -24,7 +24,7 @@ EXPIRED = "expired"
 MEETING, MEETING_SIZE = "meeting", 2
 """Name and group size of the double barrier."""
 LOCK, GUARDED = "turn", "guarded"
-"""Name of the lock, and the key that it guards. The key's value names the client that put it, and
+"""The lock's name, and the key that it guards. The key's value names the client that put it, and
 the generation and fencing token of its lock.
 """
 _LOCK_PREFIX = f"locks/{LOCK}/"

@@ -21,7 +21,7 @@ class Lao(Checker):
         self._of_epoch: dict[int, tuple[int, int]] = {}
         """Controller epoch -> the lowest and the highest LAO announced in it."""
         self._known: dict[tuple[str, int], int] = {}
-        """(controller, epoch) -> the LAO that was last observed there."""
+        """(controller, epoch) -> last LAO of that controller."""
         self._recorded = -1
         ledger.golden.listeners.append(self._committed)
 

@@ -54,7 +54,7 @@ class Leadership(Checker):
         self._leading: dict[str, _Leading] = {}
         self._hearing: dict[str, _Hearing] = {}
         self._opened: dict[str, int] = {}
-        """The epoch in which each node was last seen to campaign."""
+        """Host -> epoch of its latest campaign."""
         self.campaigns = 0
         ledger.on(ev.BecameLeader, self._became_leader)
         ledger.on(ev.LostLeadership, self._lost_leadership)
@@ -189,7 +189,7 @@ class Contradictions(Checker):
 
     def __init__(self) -> None:
         self.effects = 0
-        """Number of checked effects. Other refusals are rare among honest nodes, and not judged."""
+        """Number of checked effects. Refusals that are not contradictions are not judged."""
 
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         self.effects += len(effects)

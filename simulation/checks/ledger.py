@@ -36,7 +36,6 @@ class Node:
     configured: tuple[Voter, ...]
     directory_id: str
     base_voters: tuple[Voter, ...] | None = None
-    """Voters in the snapshot with which the log begins."""
     high_watermark: int = -1
     leads: int = -1
     """The epoch in which the node leads; -1 if it does not."""
@@ -71,7 +70,6 @@ class Ledger(Checker):
         self.nodes: dict[str, Node] = {}
         self.subscribers: dict[type, list[Subscriber]] = {}
         self.announced_lao = -1
-        """Highest LAO that a controller has sent."""
         self._commits: list[tuple[int, int]] = []
         """Ascending pairs: an epoch, and the end of the log when its leader committed last."""
         self._books: dict[type, Callable[[Node, Any], None]] = {

@@ -35,7 +35,7 @@ DECIDES_WITHIN_S = 1.0
 
 
 HELD_UP_S = 0.1
-"""A controller whose timers are later than this was away: it extends all sessions."""
+"""Delay of a controller's timers from which it counts as paused, and extends all sessions."""
 
 
 def _is_alone(broker: BrokerView, controller: ControllerView) -> bool:
@@ -58,7 +58,9 @@ class Lifecycles(Checker):
         self._ledger = ledger
         self._asked = Asked[tuple[str, int, float]]("broker_heartbeat", "register_broker")
         self._contact: dict[str, float] = {}
-        """Broker's host -> when it sent the newest accepted request, or had to send any."""
+        """Broker's host -> sending time of the newest accepted request, or when heartbeats were
+        enabled.
+        """
         self._heartbeats: dict[str, bool] = {}
         self._off_below: dict[str, int] = {}
         """Broker's host -> first image that counts after its registration disabled heartbeats."""
@@ -67,11 +69,13 @@ class Lifecycles(Checker):
         self._left: dict[int, tuple[int, float]] = {}
         """Broker id -> (controller epoch, commit time) of its leave, until it registers again."""
         self.self_fenced = self.after_leave = self.alone = 0
-        """Numbers of queries to brokers that had to fence themselves, of ids registered after a
-        leave, and of self-fenced brokers that counted as unfenced.
+        """Numbers of queries to brokers that must have fenced themselves, of registrations after
+        a leave, and of self-fenced brokers that counted as unfenced.
         """
         self._steady: tuple[str, int, float] = ("", 0, 0.0)
-        """The active controller, its epoch, and since when it decides and commits steadily."""
+        """Active controller, its epoch, and the time since which it decides and commits
+        steadily.
+        """
         self._uncommitted = -1
         self._refused: set[str] = set()
         self.gone = 0

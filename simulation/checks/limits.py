@@ -17,7 +17,7 @@ from simulation.checks.ledger import Ledger
 from simulation.twins.loop import host_context
 
 KNOWN_WITHIN_S = 5.0
-"""Two measurements, a Fetch, and a voter that was alive until just now."""
+"""Time in seconds for two measurements and a Fetch, and until a dead voter counts as dead."""
 HELD_UP_S = 0.1
 WRITES = ("write_config", "create_topic", "delete_topic")
 
@@ -100,7 +100,6 @@ def _held_up(host: api.ControllerView) -> bool:
 
 
 MAX_HELD = 10_000
-"""Effects that wait for one vote to be written."""
 
 
 class Queues(api.Checker):
@@ -163,7 +162,7 @@ class Queues(api.Checker):
 
 
 ITEMS = 60
-"""Whose work may come on top: the last one of a turn costs what it costs, and costs are drawn."""
+"""Number of callbacks' costs, which are random, that a turn may take beyond its bound."""
 
 
 class Turns(api.Checker):

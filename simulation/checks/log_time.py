@@ -18,7 +18,9 @@ from simulation.checks.node_log import Logged
 from simulation.twins.loop import START_OF_TIME_MS
 
 SLACK_MS = 1_500
-"""Monotonic clocks that drift while a voter is not heard, and messages that are on their way."""
+"""Margin for drifting monotonic clocks of voters that are not heard, and for messages in
+transit.
+"""
 
 
 class _Clocks(NamedTuple):

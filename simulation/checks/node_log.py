@@ -25,7 +25,7 @@ from simulation.checks.api import fail
 from simulation.twins.disk import SimDisk
 
 PARSED_MAX = 512
-"""Chunks whose headers are remembered: the other nodes append the same bytes a little later."""
+"""Number of parsed chunks that are kept: other nodes append the same bytes a little later."""
 
 
 class Logged(NamedTuple):
@@ -146,9 +146,9 @@ class LogHashes:
     def __init__(self) -> None:
         self._digest = self._seeded(0)
         self._at: dict[int, tuple[int, bytes]] = {0: (0, self._digest)}
-        """End offset -> where the chain begins, and its digest."""
+        """End offset -> where the hash chain begins, and its digest."""
         self.compared = self.recorded = 0
-        """Hashes that nodes had, and that the log has."""
+        """Numbers of compared hashes of nodes, and of hashes in progress records."""
 
     @staticmethod
     def _seeded(begin: int) -> bytes:

@@ -42,7 +42,6 @@ class Incarnations(Checker):
         self._ledger = ledger
         self._asked = Asked[tuple[int, int, float]]("broker_heartbeat")
         self.stale = 0
-        """Answers looked at that were to a former incarnation."""
 
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if self._asked.kind_of(message):
@@ -139,7 +138,6 @@ class Partitions(Checker):
         self._brokers: dict[int, _Registration] = {}
         self._partitions: dict[Key, _Partition] = {}
         self._gone: dict[Key, _Partition] = {}
-        """Deleted partitions: answers about them may still be under way."""
         self._in_isr: dict[int, dict[Key, None]] = {}
         """Broker id -> the partitions that have it in their ISR."""
         self._touched: dict[Key, None] = {}

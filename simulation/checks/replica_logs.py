@@ -87,9 +87,9 @@ class ReplicaLogs(Checker):
         self.logs: dict[str, dict[PartitionKey, ReplicaLog]] = {}
         """Readable logs of each broker's host that is up."""
         self._chains: dict[tuple[PartitionKey, int, int], tuple[int, int]] = {}
-        """(partition, base offset, leader epoch) -> chain, and the digest of the batch alone."""
+        """(partition, base offset, leader epoch) -> hash chain, and digest of the batch."""
         self._before: dict[tuple[str, PartitionKey, int], int] = {}
-        """(disk, partition, log start) -> chain of what was dropped there."""
+        """(disk, partition, log start) -> hash chain of what was dropped below."""
         self.appends = self.truncations = self.deletions = self.starts = self.resets = 0
 
     def log(self, host: BrokerView, key: PartitionKey) -> ReplicaLog:

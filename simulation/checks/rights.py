@@ -37,7 +37,7 @@ CONFIGS_OF_GROUPS = 32
 ALTER_CLUSTER: Right = (ALTER, CLUSTER, OF_CLUSTER)
 NODE = "User:node-"
 CONTROLLER = "controller-"
-"""Prefix of the principal of a controller that states no other."""
+"""Prefix of the principal in records that a controller writes on its own."""
 OF_NODES = frozenset(
     {
         RecordType.REGISTER_BROKER,
@@ -47,7 +47,7 @@ OF_NODES = frozenset(
         RecordType.VOTERS,
     }
 )
-"""Record types that nodes may cause in their own names."""
+"""Types of records that nodes may write under their own principals."""
 
 
 def right_of_config(message: Any, alone: int) -> Right:
@@ -70,14 +70,16 @@ class Rights(Checker):
         for site in CALLERS.values():
             self._addresses.setdefault(site.principal, []).append(site.address)
         self._written: dict[int, tuple[str, int, list[Right]]] = {}
-        """Offset of a record -> principal and base offset of its batch, and rights that suffice."""
+        """Offset -> (principal, base offset of the batch, rights each of which permits the
+        record).
+        """
         self._leases: dict[int, str] = {}
         self._values: dict[str, Operation] = {}
         self.batches = 0
         self.from_one_place = 0
-        """Number of these whose call is known."""
+        """Number of checked records whose client's address is known."""
         self.kept_out = 0
-        """Tries to use another's client."""
+        """Number of refused attempts to use the client id of another principal."""
         self._rights_of: dict[int, Callable[[Any, int], list[Right]]] = {
             RecordType.TOPIC: self._of_topic,
             RecordType.REMOVE_TOPIC: lambda one, _: [(DELETE, TOPIC, self._topics[one.topic_id])],

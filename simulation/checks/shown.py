@@ -55,15 +55,14 @@ class Shown(Checker):
         self._golden, self._history = ledger.golden, history
         self._floor = Floors()
         self._began: dict[int, int] = {}
-        """Number of a call -> the last offset that was committed when it began."""
         self._sent = SentAnswers(ledger.golden)
         self.shown = 0
         self.refused = 0
         self.held_to = 0
-        """Things shown to reads that began after an acknowledged change."""
+        """Number of entities shown to reads that began after an acknowledged change of an entry."""
         self.listed = 0
         self.log_reads = 0
-        """Number of answers that list the readers of the log."""
+        """Number of checked responses to fetches of the log."""
         self.posed = 0
 
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:

@@ -16,12 +16,14 @@ class SnapshotParts(Checker):
 
     def __init__(self) -> None:
         self.parts = 0
-        """Given, of snapshots that did not fit in one."""
+        """Number of sent parts of snapshots that have several."""
         self.whole = 0
         self.gone = 0
-        """Asked for when the snapshot was there no more, though parts of it had been given."""
+        """Number of requests for parts of a snapshot that was dropped after other parts were
+        sent.
+        """
         self._given: dict[tuple[str, str, SnapshotId], int] = {}
-        """Giver, taker and snapshot: where the last part ended."""
+        """(sender, receiver, snapshot) -> end of the last part."""
 
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if type(message) is not pb.FetchSnapshotResponse:

@@ -91,9 +91,9 @@ class States(Checker):
         self._ledger = ledger
         self._golden = ledger.golden
         self.compared = self.contents = 0
-        """Images, by their hashes and by their contents."""
+        """Numbers of compared hashes, and of compared contents, of images."""
         self.snapshots = self.loaded = self.folded = 0
-        """Snapshots checked, loaded, and folded on up to the end."""
+        """Numbers of snapshots checked, loaded, and loaded with the log after them applied."""
         self._samples = 0
 
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:

@@ -31,7 +31,6 @@ class StrictReads(Checker):
         self._registers: list[Operation] = []
         self.reads = 0
         self.held_to = 0
-        """Number of reads that had to show a write."""
 
     def client_invoked(self, operation: Operation) -> None:
         if operation.kind == "write_config" or (

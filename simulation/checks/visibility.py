@@ -34,7 +34,6 @@ class Sent(NamedTuple):
     response: Any
     broker: str
     unfenced: bool
-    """True if the broker was unfenced in the committed log."""
 
 
 class SentAnswers:
@@ -65,7 +64,6 @@ class Visibility(Checker):
         self.held_to = 0
         """Number of reads that had to show a write because of the write's level."""
         self.waited = 0
-        """Number of writes that reached the requested level, above ``committed``."""
 
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         if (

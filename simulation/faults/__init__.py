@@ -9,7 +9,6 @@ from simulation.world import World
 
 Fault = Callable[[World, random.Random], Awaitable[None]]
 AGAIN_AND_AGAIN: dict[str, Fault] = {}
-"""The faults that strike at random times: name and coroutine."""
 
 
 def fault(strikes: Fault) -> Fault:

@@ -77,7 +77,6 @@ ONCE: dict[str, Callable[[World, float], Awaitable[None]]] = {
 
 
 MODULES = (data, disks, links, nodes, operators, snapshots, voters)
-"""Modules whose faults register themselves in ``AGAIN_AND_AGAIN``."""
 
 
 class FaultSchedule:
@@ -86,7 +85,7 @@ class FaultSchedule:
     def __init__(self, world: World) -> None:
         self._world = world
         self.spared: Literal["", "controllers", "all"] = ""
-        """Hosts that new faults spare; "controllers": those of brokers go on."""
+        """Hosts that new faults spare. "controllers": faults of brokers continue."""
 
     def begin(self) -> None:
         """Start faults of single messages, and a task for each repeated fault."""

@@ -243,7 +243,7 @@ def _know_starts(world: World, host: ControllerHost, voters: dict[int, str]) -> 
 
 TOLD_WITHIN_S = 10.0
 REFUSED_WITHIN_S = 1000.0
-"""Longer than any run: a leader may be long in coming."""
+"""Longer than any run: there may be no leader for a long time."""
 
 
 @fault

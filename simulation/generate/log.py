@@ -18,9 +18,7 @@ APPLIED_AFTER_MS = 4
 _STRAGGLERS = 0.05
 _STRAGGLES_RECORDS = 5
 Applied = tuple[int, int, int]
-"""Broker id, broker epoch, applied offset (inclusive)."""
 Listener = Callable[[Sequence[Record], int], None]
-"""Told of each batch: its records and its base offset."""
 
 
 class GeneratedLog:
@@ -102,7 +100,6 @@ class Observation:
         self._lowest = -1
         self._stalled: dict[int, int] = {}
         self._told: dict[tuple[int, int], int] = {}
-        """(broker id, broker epoch) -> its applied offset in the last progress record."""
         log.listeners.append(self._proposed)
 
     def _proposed(self, records: Sequence[Record], base_offset: int) -> None:

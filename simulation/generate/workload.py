@@ -25,7 +25,6 @@ class Workload:
         self.topics: list[str] = []
         self._created = 0
         self._clients: list[tuple[int, list[int]]] = []
-        """Open ones: id, and the number of the next write."""
 
     def plan(self, rates: Rates, begin_ms: int) -> None:
         actions: list[tuple[float, Callable[[int], None]]] = [

@@ -49,7 +49,7 @@ _IMPORTED_FOR_TESTS = (
     controller.service.service,
     raftlog.client.broker_client,
 )
-"""Modules that each child would otherwise import anew."""
+"""Modules that tests need, imported once before the children are forked."""
 
 
 class Killed(NamedTuple):

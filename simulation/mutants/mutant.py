@@ -35,7 +35,7 @@ class SeedMutant(Mutant):
     config: SwarmConfig
     rows: tuple[Row, ...] = ()
     seeds: int = 50
-    """Number of seeds, wherever they begin, within which the mutant must be killed."""
+    """Number of runs within which the mutant must be killed, whatever the first seed."""
     known: int = 0
 
 
@@ -44,7 +44,6 @@ class RowMutant(Mutant):
     """A mutant that makes a row of docs/proposals.md false; at least one of its tests must fail."""
 
     tests: tuple[str, ...]
-    """Node ids below ``tests/``: files, or tests in them."""
 
     @property
     def row(self) -> str:

@@ -21,7 +21,7 @@ from raftlog.errors import ConfigError
 from simulation.swarm.faults import DATA_FAULTS, FAULTS
 
 DRAWN_LAST = ("broker_behind",)
-"""Faults that were added later, and are drawn last: earlier draws of each seed do not change."""
+"""Faults that are drawn last, so that the draws of all others stay the same for each seed."""
 DRAWN_AFTER_THEM = ("stranded", "answers_late")
 DRAWN_APART = (
     "stop_broker", "roll_heartbeats", "lose_broker_disk", "newcomer", "connection_dead",
@@ -29,24 +29,24 @@ DRAWN_APART = (
     "unregister_broker", "alter_hostnames", "kill_between_steps", "disk_low", "clocks_ahead",
     "damaged_logs",
 )  # fmt: skip
-"""Drawn by a generator of their own, for the same reason."""
+"""Faults that are drawn by a separate generator, for the same reason."""
 BESIDE_SHARE = 0.5
 BUILDS_SHARE, RECOVERY_SHARE = 0.4, 0.9
-"""The latter: of the runs that may have one."""
+"""RECOVERY_SHARE is the share of the runs that are able to recover a quorum."""
 LOWERED_SHARE = 0.2
-"""Share of runs with lowered levels that also change builds, and of those that recover a quorum."""
+"""These shares in runs with ``lower_features``."""
 NOT_RECOVERED = ("bit_flip", "lower_features", "removed_campaigns", "set_back_directory")
 AUTHORIZER_SHARES = {False: 0.7, True: 0.2}
 """Shares of runs with an authorizer, by whether the run would have had a newcomer."""
 NOT_WITH_AUTHORIZER = ("newcomer", "lose_broker_disk")
-"""A broker that does not know its id has no certificate."""
+"""Faults that need brokers without an id, which have no certificate."""
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
-"""Faults without effect unless the setting that goes with them is drawn."""
+"""Faults that are drawn together with the setting without which they do nothing."""
 DRAWN_BESIDE = {
     "removed_campaigns": ("change_voters", "lose_disk"),
     "set_back_directory": ("lose_disk",),
 }
-"""Faults beside which others are drawn, in half of the runs: voters change there anyway."""
+"""Faults that are drawn only beside one of these others, in half of such runs."""
 DRAWN_BY_PROFILES = (
     "slow_fetch",
     "whole_roll",
@@ -70,8 +70,8 @@ class SwarmConfig:
     reads_per_s: float = 5.0
     topics_share: float = 0.1
     asks_share: float = 0.0
-    """Share of direct clients' calls, with brokers, that only ask whether a topic exists. If
-    positive, each such client's calls go to one controller, whichever leads.
+    """Share of direct clients' calls that ask whether a topic exists. If positive, such a client
+    keeps to one controller, even if that does not lead.
     """
     isr_changes_per_s: float = 0.0
     """AlterPartition of all leaders of partitions together."""

@@ -12,7 +12,7 @@ from simulation.swarm.config import SwarmConfig
 NODE_RULE = "CN=node-{id}"
 MAPPING_RULES = "RULE:^CN=([^,]*).*$/$1/,DEFAULT"
 OPERATOR, ROOT = "User:operator", "User:root"
-"""The super user of the configuration, and the one that the cluster is formatted with."""
+"""The super user in the configuration, and the one with which the cluster is formatted."""
 
 
 class Site(NamedTuple):
