@@ -25,6 +25,8 @@ T = TypeVar("T")
 Close = Callable[[], Coroutine[Any, Any, None]]
 STOP_TIMEOUT_S = 5.0
 """Maximum time in seconds that a process waits for its clients when it exits."""
+SIGNAL_CHECK_S = 0.5
+"""Longest time in seconds until a waiting call notices an interrupt (Ctrl-C)."""
 CALLS_TIMEOUT_S = 1.0
 """Time in seconds that calls in progress have to finish after their client was closed."""
 _MAIN_ENDED = (
@@ -108,7 +110,12 @@ class LoopThread:
             raise RaftlogError("a call from the client's own thread would wait for itself")
         future = self._begin_call(make, endless)
         try:
-            return future.result()
+            while True:
+                # A signal that arrives just before a wait does not end that wait.
+                with contextlib.suppress(TimeoutError):
+                    return future.result(SIGNAL_CHECK_S)
+                if future.done():
+                    return future.result()
         except BaseException as error:
             future.cancel()
             if endless and _Process.main_ended and isinstance(error, CancelledError):
@@ -169,9 +176,10 @@ class LoopThread:
             )
         require_unpatched()
         _Process.watch(self)
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=_run, args=(loop,), name="raftlog client", daemon=True)
+        made: Future[asyncio.AbstractEventLoop] = Future()
+        thread = threading.Thread(target=_run, args=(made,), name="raftlog client", daemon=True)
         thread.start()
+        loop = made.result()
         self._loop, self._thread = loop, thread
         # For a client that is dropped without being closed.
         self._finalizer = weakref.finalize(
@@ -192,8 +200,11 @@ class LoopThread:
             stop(*arguments)
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
+def _run(made: Future[asyncio.AbstractEventLoop]) -> None:
+    # Made here, as an interrupt of the main thread would leave it half made.
+    loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
+    made.set_result(loop)
     try:
         loop.run_forever()
     finally:

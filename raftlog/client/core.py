@@ -98,6 +98,13 @@ class EndsWithClient(Protocol):
         """Close it, for a reason that waiting callers get."""
 
 
+class Withdraws(Protocol):
+    """A place in a queue."""
+
+    async def withdraw(self) -> None:
+        """Leave the queue."""
+
+
 class Core:
     """The shared core of one client.
 
@@ -132,6 +139,8 @@ class Core:
         self._last_stream = 0
         self._readers: list[LogReader] = []
         self.closed = asyncio.Event()
+        self.waiting: dict[Withdraws, None] = {}
+        """Places in queues that are not first yet: closing the client leaves these queues."""
 
     @property
     def producer(self) -> Producer:
@@ -331,7 +340,14 @@ class Core:
         self._session.forget()
 
     async def close(self) -> None:
-        """Close all connections, and the client's session in the cluster if it can be reached."""
+        """Leave all queues, then close all connections, and the client's session in the cluster if
+        it can be reached.
+        """
+        if leaving := [asyncio.ensure_future(one.withdraw()) for one in self.waiting]:
+            _, late = await asyncio.wait(leaving, timeout=CLOSE_TIMEOUT_S)
+            for one in late:
+                one.cancel()
+            await asyncio.gather(*leaving, return_exceptions=True)
         self.closed.set()
         if self._learning is not None:
             self._learning.cancel()

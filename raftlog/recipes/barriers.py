@@ -140,6 +140,10 @@ class AsyncDoubleBarrier(InQueue):
         The barrier is read at least once, whatever the timeout. Raises PlaceLostError, and
         ApiError.
         """
+        with self._place.waiting():
+            return await self._enter(timeout_s)
+
+    async def _enter(self, timeout_s: float | None) -> bool:
         await self._place.enter("")
         try:
             await self._place.unless_lost(self._form_if_complete())

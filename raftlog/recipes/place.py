@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -53,6 +53,7 @@ class Place:
         self.client, self.name = client, name
         self._name = f"{what} {name}"[:LEASE_NAME_MAX_CHARS]
         self._lease: AsyncLease | None = None
+        self._granting: asyncio.Future[AsyncLease] | None = None
         self._is_first = self._is_entering = self._is_leaving = self._is_alone = False
         self.key = ""
         self.entered: Token | None = None
@@ -98,6 +99,10 @@ class Place:
         A queue that is not empty is read at least once, whatever the timeout. Raises
         PlaceLostError or ApiError; this client then has no place.
         """
+        with self.waiting():
+            return await self._take(value, timeout_s)
+
+    async def _take(self, value: str, timeout_s: float | None) -> bool:
         await self.enter(value)
         try:
             # Reading the queue reports a lease that may have ended meanwhile.
@@ -115,6 +120,25 @@ class Place:
         self._is_first = True
         return True
 
+    @contextlib.contextmanager
+    def waiting(self) -> Generator[None]:
+        """Leave the queue if the client is closed in this block, so that others do not wait until
+        the lease ends.
+        """
+        waiting = self._client.core.waiting
+        waiting[self] = None
+        try:
+            yield
+        finally:
+            waiting.pop(self, None)
+
+    async def withdraw(self) -> None:
+        """Leave the queue, even if the key is still being put."""
+        if self._granting is None:
+            await self.give_up()
+        else:
+            await _undo(asyncio.shield(self._granting))
+
     async def enter(self, value: str) -> None:
         """Join the end of the queue without waiting, even after a place was lost."""
         if self._is_entering or (self._lease is not None and self._lease.is_held):
@@ -130,13 +154,15 @@ class Place:
 
     async def _enter(self, value: str) -> None:
         put = Put(f"{self.prefix}{self._client._unique_name()}", value, expected=ABSENT)
-        granting = asyncio.ensure_future(self._grant(put))
+        self._granting = granting = asyncio.ensure_future(self._grant(put))
         try:
             lease = await asyncio.shield(granting)
         except asyncio.CancelledError:
             # The key may exist, now or soon, and others would wait for it until its lease ends.
             await asyncio.shield(_undo(granting))
             raise
+        finally:
+            self._granting = None
         self._lease, self.key, self.token = lease, put.key, lease.granted.offset
         self.entered = lease.granted.token
         self._is_alone = [one.siblings for one in lease.granted.items] == [0]

@@ -205,15 +205,26 @@ async def test_release_of_a_lost_lock_is_silent_at_the_end_of_its_block(cluster:
         await lock.release()
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.0003, 0.001, 0.004, 1.0])
+@pytest.mark.parametrize("what", ["lock", "double barrier"])
 @scenario(on_cluster)
-async def test_acquire_raises_client_closed_when_its_client_is_closed(cluster: Cluster) -> None:
+async def test_closing_the_client_ends_an_acquire_and_leaves_the_queue(
+    cluster: Cluster, *, what: str, after_s: float
+) -> None:
+    """[Its key stayed in the queue until the lease ended.]"""
     async with cluster.client("a") as one, cluster.client("b") as other:
         await AsyncLock(other, "l").acquire()
-        waiting = asyncio.ensure_future(AsyncLock(one, "l").acquire())
-        await asyncio.sleep(1.0)
+        await one.kv.list("locks/")
+        lock, barrier = AsyncLock(one, "l", ttl_s=600.0), AsyncDoubleBarrier(one, "l", 2)
+        taking = lock.acquire() if what == "lock" else barrier.enter()
+        waiting = asyncio.ensure_future(taking)
+        await asyncio.sleep(after_s)
         await one.close()
         with pytest.raises(errors.ClientClosedError):
             await waiting
+        assert len(await other.kv.list("locks/", read="strict")) == 1
+        assert await other.kv.list("double_barriers/", read="strict") == []
+        assert len(await other.leases.list()) == 1
 
 
 @scenario(on_cluster)
