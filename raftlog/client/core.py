@@ -345,8 +345,8 @@ class Core:
         """
         if leaving := [asyncio.ensure_future(one.withdraw()) for one in self.waiting]:
             _, late = await asyncio.wait(leaving, timeout=CLOSE_TIMEOUT_S)
-            for one in late:
-                one.cancel()
+            for task in late:
+                task.cancel()
             await asyncio.gather(*leaving, return_exceptions=True)
         self.closed.set()
         if self._learning is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import signal
 import sys
 import threading
 import time
@@ -401,3 +402,27 @@ def test_end_of_process_lets_a_cancelled_call_clean_up_before_the_client_closes(
         thread.end_waits()
         thread.stop()
     assert order == ["cleaned up", "closed"]
+
+
+def test_signal_that_does_not_wake_the_waiting_thread_is_still_noticed() -> None:
+    """[Ctrl-C just before the wait began was never noticed. Another thread receives this one.]"""
+    waiting = threading.Event()
+
+    async def close() -> None:
+        pass
+
+    async def wait() -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    def interrupt() -> None:
+        waiting.wait(10)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = LoopThread(close)
+    other = threading.Thread(target=interrupt)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        thread.call(wait)
+    other.join()
+    thread.stop()
