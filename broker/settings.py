@@ -120,8 +120,8 @@ class FollowerSettings:
     fenced.)
     """
     fetch_snapshot_max_bytes: int = PIECE_BYTES
-    fetch_max_wait_ms: int = 2000
-    answer_margin_ms: int = 2000
+    fetch_max_wait_ms: int = 1000
+    answer_margin_ms: int = 1000
 
 
 @dataclass(frozen=True, slots=True)

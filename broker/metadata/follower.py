@@ -45,6 +45,8 @@ log = structlog.get_logger(__name__)
 
 
 COMPARE_EVERY_S = 5.0
+SNAPSHOT_TIMEOUT_S = 2.0
+"""Time in seconds within which a piece of a snapshot must arrive, before it is requested again."""
 STATE_HASH_MASK = (1 << 64) - 1
 """Bits of a state hash that a fetch reports."""
 
@@ -224,7 +226,7 @@ class MetadataFollower:
         if self._fetching and self._loop.time() > self._answer_by and self._link is not None:
             self._link.close("a fetch was not answered in time")
         self._watch = self._loop.call_later(
-            self._settings.answer_margin_ms / 1000, self._check_silence
+            self._settings.answer_margin_ms / 2000, self._check_silence
         )
 
     # --- the conversation ------------------------------------------------------------------------
@@ -361,7 +363,7 @@ class MetadataFollower:
                     snapshot_id,
                     loader.feed,
                     cluster_id=self._cluster_id,
-                    timeout_s=self._settings.answer_margin_ms / 1000,
+                    timeout_s=SNAPSHOT_TIMEOUT_S,
                     piece_bytes=self._settings.fetch_snapshot_max_bytes,
                 )
             except RaftlogError as error:

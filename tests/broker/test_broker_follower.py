@@ -281,7 +281,7 @@ async def test_follower_tries_controllers_in_turn_with_pauses_when_none_leads(st
 async def test_follower_skips_an_unreachable_controller(stage: Stage) -> None:
     stage.transport.up = {"c:1"}
     stage.link.close("dead")
-    await asyncio.sleep(3)
+    await asyncio.sleep(1.5)
     assert stage.link.peer == "c:1"
     assert stage.link.open
 
@@ -289,9 +289,9 @@ async def test_follower_skips_an_unreachable_controller(stage: Stage) -> None:
 @scenario(staged)
 async def test_follower_leaves_a_silent_controller(stage: Stage) -> None:
     first = stage.link
-    await asyncio.sleep(3.5)
+    await asyncio.sleep(1.9)
     assert stage.link is first, "a parked fetch is no silence"
-    await asyncio.sleep(3.5)
+    await asyncio.sleep(0.7)
     assert not first.open
     assert stage.link.peer == "b:1"
 
