@@ -47,6 +47,7 @@ log = structlog.get_logger(__name__)
 COMPARE_EVERY_S = 5.0
 SNAPSHOT_TIMEOUT_S = 2.0
 """Time in seconds within which a piece of a snapshot must arrive, before it is requested again."""
+SILENT = "a fetch was not answered in time"
 STATE_HASH_MASK = (1 << 64) - 1
 """Bits of a state hash that a fetch reports."""
 
@@ -65,6 +66,8 @@ class FollowerEvents:
     """The log lacks records that were applied here, and the view was emptied."""
     failed: Callable[[FatalError], None]
     """The log cannot be followed any further, so the broker must stop."""
+    silent: Callable[[str], None]
+    """The controller at this address does not answer."""
 
 
 class MetadataFollower:
@@ -224,7 +227,9 @@ class MetadataFollower:
         One slow timer serves all fetches.
         """
         if self._fetching and self._loop.time() > self._answer_by and self._link is not None:
-            self._link.close("a fetch was not answered in time")
+            silent = self._dialled
+            self._link.close(SILENT)
+            self._events.silent(silent)
         self._watch = self._loop.call_later(
             self._settings.answer_margin_ms / 2000, self._check_silence
         )

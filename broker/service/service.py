@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from broker.metadata.follower import FollowerEvents, MetadataFollower
+from broker.metadata.follower import SILENT, FollowerEvents, MetadataFollower
 from broker.metadata.read_gate import ReadGate, ReadLease
 from broker.metadata.view import View
 from broker.partition.host import PartitionSettings
@@ -254,6 +254,10 @@ class BrokerService:
             previous_epoch=previous_broker_epoch,
         )
         controllers = KnownEndpoints(settings.controllers)
+        # Separate clients, and so links: a heartbeat never waits for a client's write.
+        to_register, self._writes, for_data = self._controller_clients = [
+            ControllerClient(transport, controllers, rng=_split(rng)) for _ in range(3)
+        ]
         self._fencing = Fencing(self._view, self._lifecycle, self.now, tracer)
         self._notifications = notifications = Notifications(
             self._view, self._lifecycle, controllers, self.now, bind_generation
@@ -261,13 +265,12 @@ class BrokerService:
         self._lease = ReadLease(lambda: self._lifecycle.epoch, notifications.lease_wanted)
         self.time = QuorumTime(wall_clock_ms, self._loop.time)
         """The time as announced by the active controller."""
-        # Separate clients, and so links: a heartbeat never waits for a client's write.
         self._registration_client = RegistrationClient(
             settings,
             self._lifecycle,
             self._view,
             self._lease,
-            ControllerClient(transport, controllers, rng=_split(rng)),
+            to_register,
             process=process,
             incarnation_id=incarnation_id,
             on_heartbeat=notifications.heartbeat_answered,
@@ -277,7 +280,6 @@ class BrokerService:
             disk_hangs_ms=lambda: self.data.disk_hangs_ms if self.data is not None else 0,
             low_on_space=lambda: self.data is not None and self.data.space.low,
         )
-        self._writes = ControllerClient(transport, controllers, rng=_split(rng))
         self._follower = MetadataFollower(
             transport,
             controllers,
@@ -288,6 +290,7 @@ class BrokerService:
                 notifications.generation_changed,
                 notifications.log_diverged,
                 self.fail,
+                self._leave,
             ),
             cluster_id=settings.cluster_id,
             broker_id=settings.broker_id,
@@ -303,7 +306,7 @@ class BrokerService:
                 settings.replication,
                 transport,
                 store,
-                ControllerClient(transport, controllers, rng=_split(rng)),
+                for_data,
                 cluster_id=settings.cluster_id,
                 make_replicas=partial(Partitions, own),
                 broker_status=self._fencing.status,
@@ -339,6 +342,11 @@ class BrokerService:
         notifications.connect(
             self._follower, self._registration_client, self.requests, self.watches, self.data
         )
+
+    def _leave(self, controller: str) -> None:
+        """Let no request wait for a controller that the follower has found silent."""
+        for client in self._controller_clients:
+            client.leave(controller, SILENT)
 
     def _request_server(
         self,

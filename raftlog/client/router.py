@@ -295,6 +295,14 @@ class Router(ABC):
         self._dispatch(call, deadline)
         return future
 
+    def leave(self, address: str, reason: str) -> None:
+        """Close the link to a server that is known to be silent: the outcome of its calls is
+        unknown, and later calls try another server.
+        """
+        route = self._routes.get(address)
+        if route is not None and route.link is not None:
+            route.link.close(reason)
+
     def close(self) -> None:
         """End all calls and links. Idempotent."""
         self._closed = True

@@ -84,6 +84,7 @@ class Stage:
         self.generations: list[int] = []
         self.diverged: list[int] = []
         self.failures: list[FatalError] = []
+        self.silent: list[str] = []
         self.follower = MetadataFollower(
             self.transport,  # type: ignore[arg-type]
             ["a:1", "b:1", "c:1"],
@@ -94,6 +95,7 @@ class Stage:
                 lambda: self.generations.append(self.view.generation),
                 lambda: self.diverged.append(self.view.generation),
                 self.failures.append,
+                self.silent.append,
             ),
             cluster_id=CLUSTER,
             broker_id=ME,
@@ -293,6 +295,7 @@ async def test_follower_leaves_a_silent_controller(stage: Stage) -> None:
     assert stage.link is first, "a parked fetch is no silence"
     await asyncio.sleep(0.7)
     assert not first.open
+    assert stage.silent == ["a:1"]
     assert stage.link.peer == "b:1"
 
 

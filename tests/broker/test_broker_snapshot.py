@@ -126,6 +126,7 @@ class Stage:
                 lambda: None,
                 lambda: None,
                 self.failures.append,
+                lambda address: None,
             ),
             cluster_id=CLUSTER,
             broker_id=ME,

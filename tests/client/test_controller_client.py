@@ -201,6 +201,22 @@ async def test_successor_of_a_silent_leader_is_found_soon_after_its_election(
 
 
 @scenario(simulate)
+async def test_outcome_of_a_call_at_a_server_that_is_left_is_unknown_at_once(
+    world: World,
+) -> None:
+    client, a, b = await world.at_controllers(a=silent, b=leader)
+    call = asyncio.ensure_future(client.call(create(), timeout_s=10))
+    await asyncio.sleep(1)
+    client.leave(b.address, "it is silent")
+    assert not call.done()
+    client.leave(a.address, "it is silent")
+    error = await failure(call)
+    assert (error.code, error.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
+    await client.call(create(), timeout_s=1)
+    assert (len(a.asked), len(b.asked)) == (1, 1)
+
+
+@scenario(simulate)
 async def test_connection_with_other_responses_is_kept(world: World) -> None:
     a = await world.controller(
         "a",
