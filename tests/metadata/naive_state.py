@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from hypothesis import strategies as st
 
+from raftlog.metadata.entities import WINDOW
 from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -23,6 +24,7 @@ class NaiveState:
         self.kv: dict[str, dict[str, Any]] = {}
         self.leases: dict[int, dict[str, Any]] = {}
         self.imported: dict[tuple[str, str], int] = {}
+        self.clients: dict[int, dict[str, Any]] = {}
         self.leader: dict[str, Any] | None = None
         self.topics_made = 0
 
@@ -50,9 +52,30 @@ class NaiveState:
             self._key_value,
             self._key_value,
             self._lease,
+            self._open_client,
+            self._close_client,
         )
         message = makers[choice % len(makers)](n, offset, epoch)
         return record(pb.NoOpRecord() if message is None else message)
+
+    def identity(self, n: int, last_offset: int, epoch: int) -> dict[str, Any]:
+        """Return the client's part of the header of the batch that ends here; empty: no client."""
+        opened = sorted(filter(None, self.clients))  # 0 in a header is no client.
+        if n % 4 == 0 or not opened:
+            return {}
+        if n % 7 == 0:
+            return {"client_id": last_offset + 5, "sequence": 1}  # nobody of that id
+        client = self.clients[opened[n % len(opened)]]
+        before = client["all_below_done"]
+        done = (0, before, before + n % (2 * WINDOW))[n % 3]
+        begin = max(done, before)
+        sequence, results = begin + n // 3 % WINDOW, client["results"]
+        if sequence in results:
+            return {}
+        kept = {number: result for number, result in results.items() if number >= begin}
+        client["results"] = kept | {sequence: (last_offset, epoch)}
+        client["all_below_done"], client["last_write_ms"] = begin, 5 * epoch
+        return {"client_id": client["id"], "sequence": sequence, "all_below_done": done}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state in the shape of ``image_to_dict``, without the keys that name the
@@ -75,13 +98,20 @@ class NaiveState:
                 for (kind, name), of in sorted(self.configs.items())
             ],
             "voters": None,
-            "clients": [],
+            "clients": [self._described(client) for _, client in sorted(self.clients.items())],
             "imported": [
                 {"kind": kind, "key": key, "value": value}
                 for (kind, key), value in sorted(self.imported.items())
             ],
             **{plural: [of[key] for key in sorted(of)] for plural, of in by_key.items()},
         }
+
+    def _described(self, client: dict[str, Any]) -> dict[str, Any]:
+        results = [
+            {"sequence": number, "offset": offset, "epoch": epoch}
+            for number, (offset, epoch) in sorted(client["results"].items())
+        ]
+        return {**client, "results": results}
 
     def _register(self, n: int, offset: int, epoch: int) -> Any:
         same: dict[str, Any] = {
@@ -282,6 +312,19 @@ class NaiveState:
         fields: dict[str, Any] = {"name": f"l{n % 3}", "ttl_ms": n, "principal": ""}
         self.leases[offset] = {"id": offset, **fields}
         return pb.LeaseRecord(**fields)
+
+    def _open_client(self, n: int, offset: int, epoch: int) -> Any:
+        fields: dict[str, Any] = {"name": f"c{n % 3}", "principal": f"User:{n % 2}"}
+        known = {"last_write_ms": 5 * epoch, "all_below_done": 1, "results": {}}
+        self.clients[offset] = {"id": offset, **fields, **known}
+        return pb.OpenClientRecord(**fields)
+
+    def _close_client(self, n: int, offset: int, epoch: int) -> Any:
+        if not self.clients:
+            return None
+        client_id = sorted(self.clients)[n % len(self.clients)]
+        del self.clients[client_id]
+        return pb.CloseClientRecord(client_id=client_id)
 
     def _acl(self, n: int, offset: int, epoch: int) -> Any:
         id_ = bytes([n % 5]) * 16

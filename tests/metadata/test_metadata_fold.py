@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import pairwise
 from random import Random
@@ -24,7 +24,7 @@ from raftlog.metadata.acls import (
     Resource,
 )
 from raftlog.metadata.describe import image_to_dict
-from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.fold import ImageBuilder, apply, fold_identity
 from raftlog.metadata.image import BLOCK, NO_REPLICAS, FoldError, Image, ImageDraft
 from raftlog.metadata.kinds import KINDS
 from raftlog.metadata.records import (
@@ -34,10 +34,13 @@ from raftlog.metadata.records import (
     Record,
     RecordType,
     UnknownRecordError,
+    client_group,
+    decoded,
     group_of,
     parse,
     record,
 )
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.node.security.authorizer import Authorizer, Caller
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.states import difference
@@ -45,36 +48,35 @@ from simulation.checks.states import difference
 PLACE = ("offset", "epoch", "timestamp_ms", "state_hash")
 
 
-def history(choices: list[list[tuple[int, int]]]) -> tuple[NaiveState, list[list[Record]]]:
+Batch = tuple[list[Record], dict[str, Any]]
+"""Records, and the client's part of their header."""
+
+
+def history(choices: list[list[tuple[int, int]]]) -> tuple[NaiveState, list[Batch]]:
     """Return batches whose epoch grows by one each."""
-    naive, offset, batches = NaiveState(), 0, []
+    naive, offset, batches = NaiveState(), 0, list[Batch]()
     for epoch, chosen in enumerate(choices, 1):
         records = []
         for choice, n in chosen:
             records.append(naive.make(choice, n, offset, epoch))
             offset += 1
-        batches.append(records)
+        batches.append((records, naive.identity(n, offset - 1, epoch)))
     return naive, batches
 
 
-def fold(batches: list[list[Record]], base: Image | None = None) -> ImageBuilder:
+def fold(batches: list[Batch], base: Image | None = None) -> ImageBuilder:
     builder = ImageBuilder(Image() if base is None else base)
-    for records in batches:
-        builder.apply_batch(
-            records,
-            base_offset=builder.offset + 1,
-            epoch=builder.epoch + 1,
-            timestamp_ms=builder.timestamp_ms + 5,
-        )
+    for records, identity in batches:
+        place = {"base_offset": builder.offset + 1, "epoch": builder.epoch + 1}
+        builder.apply_batch(records, **place, timestamp_ms=builder.timestamp_ms + 5, **identity)
     return builder
 
 
-def encoded(batches: list[list[Record]]) -> bytes:
+def encoded(batches: list[Batch]) -> bytes:
     chunk, offset = b"", 0
-    for epoch, records in enumerate(batches, 1):
-        chunk += batch.encode(
-            [one.data for one in records], base_offset=offset, epoch=epoch, timestamp_ms=5 * epoch
-        )
+    for epoch, (records, identity) in enumerate(batches, 1):
+        place: dict[str, Any] = {"base_offset": offset, "epoch": epoch, "timestamp_ms": 5 * epoch}
+        chunk += batch.encode(records, **place, **identity)
         offset += len(records)
     return chunk
 
@@ -105,7 +107,7 @@ def test_fold_equals_a_state_of_plain_dicts(choices: list) -> None:
         assert list(values) == sorted(values)
     epoch = len(batches)
     assert [described[name] for name in PLACE] == [
-        sum(map(len, batches)) - 1, epoch, 5 * epoch, entities.format_hash(image.state_hash),
+        sum(len(records) for records, _ in batches) - 1, epoch, 5 * epoch, entities.format_hash(image.state_hash),
     ]  # fmt: skip
 
 
@@ -155,22 +157,26 @@ def test_image_indexes_equal_recomputed_ones(choices: list) -> None:
 def test_groups_may_be_folded_separately_in_any_order(choices: list, random: Random) -> None:
     _, batches = history(choices)
     whole = fold(batches).snapshot()
-    groups: dict[object, list[tuple[int, int, Record]]] = {}
+    groups: dict[object, list[tuple[int, int, Record | dict[str, Any]]]] = defaultdict(list)
     offset = 0
-    for epoch, records in enumerate(batches, 1):
+    for epoch, (records, identity) in enumerate(batches, 1):
         for one in records:
-            groups.setdefault(group_of(one.type, one.message, offset), []).append(
-                (offset, epoch, one)
-            )
+            groups[group_of(one.type, one.message, offset)].append((offset, epoch, one))
             offset += 1
+        if identity:
+            groups[client_group(identity["client_id"])].append((offset - 1, epoch, identity))
     keys = sorted(groups, key=str)
     random.shuffle(keys)
     total, merged = 0, state(Image())
     for key in keys:
         builder = ImageBuilder(Image())
-        for at, epoch, one in groups[key]:
+        for at, epoch, change in groups[key]:
             builder.timestamp_ms = 5 * epoch
-            apply(builder, one.type, one.message, at, epoch)
+            if isinstance(change, Record):
+                apply(builder, change.type, change.message, at, epoch)
+            else:
+                client_id, sequence, done = (*change.values(), 0)[:3]
+                fold_identity(builder, client_id, sequence, done, at, epoch)
         part = builder.snapshot()
         assert key is not None or part.state_hash == 0
         total += part.state_hash
@@ -211,8 +217,8 @@ def test_older_images_never_change(choices: list, others: list) -> None:
     _, batches = history(choices)
     builder = ImageBuilder(Image())
     kept = []
-    for records in batches:
-        builder = fold([records], builder.snapshot())
+    for one in batches:
+        builder = fold([one], builder.snapshot())
         image = builder.snapshot()
         kept.append((image, image_to_dict(image)))
     for index in range(0, len(kept), max(1, len(kept) // 3)):
@@ -229,17 +235,21 @@ def test_encoded_batches_fold_like_records(choices: list, stop: int) -> None:
     _, batches = history(choices)
     chunk = encoded(batches)
     builder = ImageBuilder(Image())
-    until = sum(map(len, batches[:stop]))
+    until = sum(len(records) for records, _ in batches[:stop])
     builder.apply_chunk(chunk, until=until, verify=True)
     assert image_to_dict(builder.snapshot()) == image_to_dict(fold(batches[:stop]).snapshot())
     builder.apply_chunk(chunk)  # what already exists is skipped
-    assert image_to_dict(builder.snapshot()) == image_to_dict(fold(batches).snapshot())
+    whole, by_batch = fold(batches).snapshot(), ImageBuilder(Image())
+    assert image_to_dict(builder.snapshot()) == image_to_dict(whole)
+    for header in batch.headers(chunk):
+        by_batch.apply_decoded(header, [decoded(data) for data in batch.records(chunk, header)])
+    assert image_to_dict(by_batch.snapshot()) == image_to_dict(whole)
 
 
 @settings(max_examples=75, deadline=None)
 @given(HISTORIES)
 def test_records_round_trip_through_bytes(choices: list) -> None:
-    for records in history(choices)[1]:
+    for records, _ in history(choices)[1]:
         for one in records:
             assert parse(one.data) == one.message
             assert record(one.message) == one
@@ -289,13 +299,13 @@ GROUND = [
     ],
 )
 def test_record_that_does_not_fit_is_refused(message: object, complaint: str) -> None:
-    builder = fold([GROUND])
+    builder = fold([(GROUND, {})])
     with pytest.raises(FoldError, match=complaint):
         builder.apply_batch([record(message)], base_offset=4, epoch=1, timestamp_ms=0)
 
 
 def test_features_are_the_same_object_until_a_level_changes() -> None:
-    builder = fold([GROUND])
+    builder = fold([(GROUND, {})])
     seen = [builder.snapshot().features]
     for change in (
         pb.HostnameRecord(hostname="h", broker_id=0, reason="a"),
@@ -310,7 +320,7 @@ def test_features_are_the_same_object_until_a_level_changes() -> None:
 
 
 def test_client_keeps_its_principal_whatever_it_writes() -> None:
-    builder = fold([GROUND])
+    builder = fold([(GROUND, {})])
     opened = record(pb.OpenClientRecord(name="w", principal="User:a"))
     builder.apply_batch([opened], base_offset=builder.offset + 1, epoch=2, timestamp_ms=7)
     id_ = builder.offset
@@ -322,7 +332,7 @@ def test_client_keeps_its_principal_whatever_it_writes() -> None:
 
 
 def test_batch_must_continue_the_image() -> None:
-    builder = fold([GROUND])
+    builder = fold([(GROUND, {})])
     for base_offset in (3, 5):
         with pytest.raises(FoldError, match="does not follow"):
             builder.apply_batch(
@@ -564,3 +574,69 @@ def test_entry_with_an_unknown_operation_allows_and_denies_nothing(operation: in
         assert Authorizer().verdict(index, caller, asked, resource).allowed is allowed
     (bucket,) = index.matching(*resource)
     assert max(*bucket["User:a"].any_host) < 1 << 12
+
+
+# --- Exactly-once clients -------------------------------------------------------------------------
+
+
+def config(value: str) -> Record:
+    return record(pb.ConfigRecord(resource_type=2, resource_name="t", name="k", value=value))
+
+
+def opened(*writes: dict[str, int]) -> ImageBuilder:
+    builder = ImageBuilder(Image(offset=6))
+    builder.apply_batch(
+        [record(pb.OpenClientRecord(name="c"))], base_offset=7, epoch=1, timestamp_ms=50
+    )
+    for write in writes:
+        fold_write(builder, **write)
+    return builder
+
+
+def fold_write(builder: ImageBuilder, **identity: Any) -> None:
+    place = {"base_offset": builder.offset + 1, "epoch": 1, "timestamp_ms": 60}
+    builder.apply_batch([config("v")], **place, client_id=7, **identity)
+
+
+def test_finished_results_and_closed_clients_are_dropped() -> None:
+    builder = opened(
+        *({"sequence": n} for n in (1, 3, 2, entities.WINDOW)), {"sequence": 4, "all_below_done": 3}
+    )
+    image = builder.snapshot()
+    assert sorted(image.client_results) == [(7, 3), (7, 4), (7, entities.WINDOW)]
+    before = opened().snapshot()
+    plain = ImageBuilder(Image(offset=6))
+    plain.apply_batch([config("v")], base_offset=7, epoch=1, timestamp_ms=50)
+    builder.apply_batch(
+        [record(pb.CloseClientRecord(client_id=7))], base_offset=13, epoch=1, timestamp_ms=61
+    )
+    closed = builder.snapshot()
+    assert not len(closed.clients)
+    assert not len(closed.client_results)
+    assert closed.state_hash == plain.snapshot().state_hash != before.state_hash
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        {"sequence": 2},
+        {"sequence": 4},
+        {"sequence": 3 + entities.WINDOW},
+        {"sequence": 5, "all_below_done": 6},
+    ],
+)
+def test_number_that_no_controller_accepts_is_a_defect(write: dict[str, int]) -> None:
+    builder = opened({"sequence": 4, "all_below_done": 3})
+    fold_write(builder, sequence=2 + entities.WINDOW)
+    with pytest.raises(FoldError):
+        fold_write(builder, **write)
+
+
+def test_unknown_level_stops_this_build() -> None:
+    level = pb.FeatureLevelRecord(
+        name="metadata.version", feature_level=LATEST_METADATA_VERSION + 1
+    )
+    with pytest.raises(
+        UnknownRecordError, match=f"raises metadata.version to {LATEST_METADATA_VERSION + 1}"
+    ):
+        apply(ImageBuilder(Image()), 12, level, 0, 1)
