@@ -177,13 +177,6 @@ def test_pre_votes_change_no_state() -> None:
     assert node.up.epoch == 5
 
 
-def test_voter_votes_once_in_an_epoch() -> None:
-    node = one(VoteState(5))
-    assert ask(node, vote_request(1)).vote_granted
-    assert not ask(node, vote_request(1, 3)).vote_granted
-    assert node.up.voted_id == 2
-
-
 def test_refused_candidate_does_not_postpone_the_election() -> None:
     node = one(VoteState(5), [(5, 1)])
     before = node.up.next_deadline()
@@ -275,21 +268,21 @@ def test_late_repeated_and_foreign_responses_change_nothing() -> None:
     assert node.up.epoch == 1, "an answer to a role before this one"
 
 
-def test_response_with_a_higher_epoch_ends_the_campaign() -> None:
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ErrorCode.NONE, ("follower", 7, 3)),
+        (ErrorCode.INCONSISTENT_CLUSTER_ID, ("prospective", 0, -1)),
+    ],
+)
+def test_response_with_a_higher_epoch_ends_the_campaign_unless_of_another_cluster(
+    error: ErrorCode, expected: tuple[str, int, int]
+) -> None:
     node = Cluster(3)[1]
     node.step(ev.PeerConnected(2))
-    send = effects_of(node, ev.Send)[0]
-    answer(node, send, 7, pre_vote=True, vote_granted=False, leader_id=3)
-    assert (node.up.role, node.up.epoch, node.up.leader_id) == ("follower", 7, 3)
-
-
-def test_response_from_another_cluster_is_ignored() -> None:
-    node = Cluster(3)[1]
-    node.step(ev.PeerConnected(2))
-    send = effects_of(node, ev.Send)[0]
-    code = int(ErrorCode.INCONSISTENT_CLUSTER_ID)
-    answer(node, send, 7, pre_vote=True, vote_granted=False, leader_id=3, error_code=code)
-    assert node.up.epoch == 0
+    refusal = {"pre_vote": True, "vote_granted": False, "leader_id": 3, "error_code": int(error)}
+    answer(node, effects_of(node, ev.Send)[0], 7, **refusal)
+    assert (node.up.role, node.up.epoch, node.up.leader_id) == expected
 
 
 # --- two leaders, illegal steps -----------------------------------------------------------------

@@ -58,9 +58,11 @@ class Observed(PeerListener):
         self.said: list[tuple[str, int]] = []
 
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
+        assert peer_id == 2
         self.said.append(("answered", correlation_id))
 
     def unanswered(self, peer_id: int, correlation_id: int) -> None:
+        assert peer_id == 2
         self.said.append(("unanswered", correlation_id))
 
     def connected(self, peer_id: int) -> None:
@@ -235,26 +237,18 @@ async def test_silence_limit_is_twice_the_response_time_within_bounds() -> None:
     silence.close()
 
 
-class Heard:
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, int]] = []
-        self.lost: list[tuple[int, int]] = []
-
-    def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
-        self.answers.append((peer_id, correlation_id))
-
-    def unanswered(self, peer_id: int, correlation_id: int) -> None:
-        self.lost.append((peer_id, correlation_id))
-
-
 class SnapshotStage:
     def __init__(self, answer_s: float = 60.0) -> None:
-        self.transport, self.heard = FakeTransport(), Heard()
+        self.transport, self.heard = FakeTransport(), Observed()
         self.link = SnapshotLink(2, "c2:9093", cast(Any, self.transport), self.heard, answer_s)
 
     @property
     def dialer(self) -> FakeDialer:
         return self.transport.dialers["c2:9093", Conversation.SNAPSHOT]
+
+    def told(self, kind: str) -> list[int]:
+        """Return the numbers of the requests that were "answered" or "unanswered"."""
+        return [number for one, number in self.heard.said if one == kind]
 
     def answer(self, link: Any, number: int) -> None:
         self.dialer.handler.received(link, [pb.FetchSnapshotResponse(correlation_id=number)])
@@ -268,7 +262,7 @@ async def test_peer_is_dialed_on_the_first_request() -> None:
     link = stage.dialer.open()
     assert [(sent.correlation_id, sent.position) for sent in link.sent] == [(7, 3)]
     stage.answer(link, 7)
-    assert stage.heard.answers == [(2, 7)]
+    assert stage.told("answered") == [7]
     stage.link.send(8, pb.FetchSnapshotRequest())
     assert [sent.correlation_id for sent in link.sent] == [7, 8], "the link is kept"
 
@@ -281,14 +275,14 @@ async def test_snapshot_link_closes_when_idle_and_reconnects() -> None:
     link = first.open()
     await asyncio.sleep(2 * SNAPSHOT_IDLE_S)
     stage.answer(link, 7)
-    assert stage.heard.answers == [(2, 7)], "it does not hang up on an answer that is awaited"
+    assert stage.told("answered") == [7], "it does not hang up on an answer that is awaited"
     await asyncio.sleep(0.9 * SNAPSHOT_IDLE_S)
     stage.link.send(8, pb.FetchSnapshotRequest())
     stage.answer(link, 8)
     await asyncio.sleep(1.1 * SNAPSHOT_IDLE_S)
     stage.link.send(9, pb.FetchSnapshotRequest())
     assert stage.dialer is not first
-    assert stage.heard.lost == []
+    assert stage.told("unanswered") == []
 
 
 @simulated
@@ -296,9 +290,9 @@ async def test_request_without_a_link_in_time_fails() -> None:
     stage = SnapshotStage()
     stage.link.send(7, pb.FetchSnapshotRequest())
     await asyncio.sleep(0.9 * SNAPSHOT_CONNECT_S)
-    assert stage.heard.lost == []
+    assert stage.told("unanswered") == []
     await asyncio.sleep(0.2 * SNAPSHOT_CONNECT_S)
-    assert stage.heard.lost == [(2, 7)]
+    assert stage.told("unanswered") == [7]
     stage.link.send(8, pb.FetchSnapshotRequest())
     link = stage.dialer.open()
     assert [sent.correlation_id for sent in link.sent] == [8]
@@ -310,11 +304,11 @@ async def test_request_on_a_lost_link_fails_and_its_late_response_is_dropped() -
     stage.link.send(7, pb.FetchSnapshotRequest())
     old = stage.dialer.open()
     stage.dialer.lose()
-    assert stage.heard.lost == [(2, 7)]
+    assert stage.told("unanswered") == [7]
     new = stage.dialer.open()
     stage.answer(old, 7)
     stage.answer(new, 7)
-    assert stage.heard.answers == []
+    assert stage.told("answered") == []
     assert new.sent == []
 
 
@@ -323,9 +317,9 @@ async def test_closed_snapshot_link_reports_its_pending_request_once() -> None:
     stage = SnapshotStage()
     stage.link.send(7, pb.FetchSnapshotRequest())
     stage.link.close()
-    assert stage.heard.lost == [(2, 7)]
+    assert stage.told("unanswered") == [7]
     await asyncio.sleep(10)
-    assert stage.heard.lost == [(2, 7)]
+    assert stage.told("unanswered") == [7]
 
 
 @simulated
@@ -335,13 +329,13 @@ async def test_silent_snapshot_link_is_closed_and_redialed() -> None:
     first = stage.dialer
     first.open()
     await asyncio.sleep(0.9)
-    assert stage.heard.lost == []
+    assert stage.told("unanswered") == []
     await asyncio.sleep(0.2)
-    assert stage.heard.lost == [(2, 7)]
+    assert stage.told("unanswered") == [7]
     stage.link.send(8, pb.FetchSnapshotRequest())
     assert stage.dialer is not first
     stage.answer(stage.dialer.open(), 8)
-    assert stage.heard.answers == [(2, 8)]
+    assert stage.told("answered") == [8]
 
 
 @simulated
@@ -350,14 +344,14 @@ async def test_slow_snapshot_link_gets_more_time_each_time() -> None:
     stage.link.send(7, pb.FetchSnapshotRequest())
     stage.dialer.open()
     await asyncio.sleep(1.1)
-    assert stage.heard.lost == [(2, 7)]
+    assert stage.told("unanswered") == [7]
     for number in range(8, 11):
         stage.link.send(number, pb.FetchSnapshotRequest())
         link = stage.dialer.link or stage.dialer.open()
         await asyncio.sleep(1.5)
         stage.answer(link, number)
-    assert stage.heard.lost == [(2, 7)]
-    assert [number for _, number in stage.heard.answers] == [8, 9, 10]
+    assert stage.told("unanswered") == [7]
+    assert stage.told("answered") == [8, 9, 10]
 
 
 @simulated
