@@ -288,6 +288,20 @@ class Load:
         await asyncio.gather(*self._tasks)
 
 
+def crash(cluster: LocalCluster, *names: str) -> None:
+    """Kill running nodes at once, and wait until they are gone."""
+    for name in names:
+        assert cluster.kill(name, signal.SIGKILL)
+    assert all(cluster.wait_gone(name, PATIENCE_S) for name in names)
+
+
+def restart(cluster: LocalCluster, name: str) -> None:
+    """Start a node that has ended or is about to, and wait until it is ready."""
+    assert cluster.wait_gone(name, PATIENCE_S)
+    cluster.start(name)
+    cluster.wait_ready([name], PATIENCE_S)
+
+
 def written(cluster: LocalCluster, prefix: str, count: int) -> dict[str, int]:
     """Write at least this many configs; return the offset of each by name."""
 

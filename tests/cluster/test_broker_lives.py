@@ -11,6 +11,7 @@ from cluster_kit import (
     PATIENCE_S,
     cluster_of,
     controllers_of,
+    crash,
     describe,
     on_files,
     one_message,
@@ -70,8 +71,7 @@ def test_stopped_broker_leaves_in_order_and_is_back_at_once(cluster: LocalCluste
 @pytest.mark.nightly
 def test_killed_broker_is_back_at_once_by_its_process_proof(cluster: LocalCluster) -> None:
     before = broker(cluster, 2)
-    cluster.kill("broker-2", signal.SIGKILL)
-    assert cluster.wait_gone("broker-2")
+    crash(cluster, "broker-2")
     # Its session is long, and goes on whether it is fenced or not.
     assert broker(cluster, 2)["last_contact_age_ms"] is not None
     is_back_at_once(cluster, before)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, describe, on_files, raftlog, says, succeed, until
+from cluster_kit import PATIENCE_S, crash, describe, on_files, raftlog, says, succeed, until
 
 from raftlog.local.cluster import LocalCluster
 from raftlog.node.storage.api import NO_NODE_ID
@@ -95,8 +95,7 @@ def test_each_host_keeps_the_id_that_it_was_assigned(cluster: Hosts) -> None:
 
 @pytest.mark.nightly
 def test_host_with_a_lost_disk_gets_its_id_back(cluster: Hosts) -> None:
-    cluster.kill("broker-3", signal.SIGKILL)
-    assert cluster.wait_gone("broker-3", PATIENCE_S)
+    crash(cluster, "broker-3")
     before = next(one for one in describe(cluster)["brokers"] if one["id"] == 1002)
     cluster.prepare("broker-3", HOSTS["broker-3"])
     # Without a controller there is no id: it lives, is not ready, and waits.

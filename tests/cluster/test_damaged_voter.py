@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from http.client import HTTPConnection
@@ -26,7 +26,7 @@ from cluster_kit import (
     until,
     until_true,
 )
-from test_quorum_life import Quorum, quorum
+from test_quorum_life import Quorum, quorum, quorum_in
 
 from raftlog.client.quorum_queries import ask_quorum
 from raftlog.local.cluster import free_ports
@@ -74,10 +74,17 @@ def lose_manifest(directory: Path) -> None:
     next((directory / "log").glob("MANIFEST-*")).unlink()
 
 
+@pytest.fixture(scope="module")
+def voters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quorum]:
+    """Three voters that run. Each test has a node of its own to damage, which is back at the end."""
+    with quorum_in(tmp_path_factory.mktemp("voters")) as made:
+        asyncio.run(made.start())
+        yield made
+
+
 @asynccontextmanager
 async def loaded(quorum: Quorum) -> AsyncIterator[Load]:
-    """Three voters, and writers."""
-    await quorum.start()
+    """Write to three voters; none of it is lost."""
     async with controllers_of(quorum.endpoints) as client:
         load = Load(client, prefix="healed", writers=4, pause_s=0.01)
         await load.more(50)
@@ -126,6 +133,7 @@ async def back(quorum: Quorum, node: ControllerProcess) -> str:
 @pytest.mark.nightly
 async def test_damaged_voter_rejoins(quorum: Quorum, damage: Callable[[Path], None]) -> None:
     _, second, third = quorum.nodes
+    await quorum.start()
     async with loaded(quorum) as load:
         before = read_identity(directory_of(third)).directory_id
         await asyncio.to_thread(third.kill)
@@ -173,19 +181,19 @@ def spoil_record(directory: Path, offset: int) -> None:
     wal.write_bytes(content)
 
 
-async def test_damaged_log_is_repaired_in_place_from_an_intact_majority(quorum: Quorum) -> None:
-    third = quorum.nodes[2]
-    async with loaded(quorum) as load:
+async def test_damaged_log_is_repaired_in_place_from_an_intact_majority(voters: Quorum) -> None:
+    third = voters.nodes[2]
+    async with loaded(voters) as load:
         before = read_identity(directory_of(third)).directory_id
         await asyncio.to_thread(third.kill)
         await load.more(20)
         flip_wal(directory_of(third))
         load.longest_gap_s = 0.0
-        assert await back(quorum, third) == before
+        assert await back(voters, third) == before
         assert load.longest_gap_s < GAP_S
         (kept,) = set_aside(third)
         assert [one.name for one in kept.iterdir()] == ["log"]
-        told = await asyncio.to_thread(raftlog, "explain --json", *quorum.at)
+        told = await asyncio.to_thread(raftlog, "explain --json", *voters.at)
         assert "LOG_DAMAGED" in told.out
         assert "has been repaired" in told.out
 
@@ -245,22 +253,22 @@ async def test_record_that_is_damaged_everywhere_is_waited_for(quorum: Quorum) -
     assert lost(load.acknowledged, await committed_image(quorum.endpoints)) == []
 
 
-async def test_voter_with_a_restored_directory_rejoins(quorum: Quorum, tmp_path: Path) -> None:
-    third = quorum.nodes[2]
-    async with loaded(quorum) as load:
-        await asyncio.to_thread(third.kill)
-        shutil.copytree(directory_of(third), tmp_path / "older")
-        before = await back(quorum, third)
+async def test_voter_with_a_restored_directory_rejoins(voters: Quorum, tmp_path: Path) -> None:
+    second = voters.nodes[1]
+    async with loaded(voters) as load:
+        await asyncio.to_thread(second.kill)
+        shutil.copytree(directory_of(second), tmp_path / "older")
+        before = await back(voters, second)
         await load.more(20)
-        await asyncio.to_thread(third.kill)
-        shutil.rmtree(directory_of(third))
-        shutil.copytree(tmp_path / "older", directory_of(third))
+        await asyncio.to_thread(second.kill)
+        shutil.rmtree(directory_of(second))
+        shutil.copytree(tmp_path / "older", directory_of(second))
         load.longest_gap_s = 0.0
-        assert await back(quorum, third) != before
+        assert await back(voters, second) != before
         assert load.longest_gap_s < GAP_S
-        (kept,) = set_aside(third)
+        (kept,) = set_aside(second)
         assert read_identity(kept).directory_id == before
-        says(third.log, "the data directory was restored from an older copy")
+        says(second.log, "the data directory was restored from an older copy")
 
 
 @pytest.mark.nightly
@@ -271,6 +279,7 @@ async def test_second_process_on_a_copied_directory_exits(quorum: Quorum, tmp_pa
     twin = ControllerProcess(
         tmp_path / "twin", 3, free_ports(1)[0], cluster_id="life", settings=settings
     )
+    await quorum.start()
     async with loaded(quorum) as load:
         before = read_identity(directory_of(third)).directory_id
         shutil.copytree(directory_of(third), directory_of(twin))
@@ -291,6 +300,7 @@ async def test_any_damage_is_repaired_or_harmless(quorum: Quorum) -> None:
     """Damage as :mod:`damage.wounds` draws it, of a follower or of the leader, one after the other."""
     rng, healed, harmless = Random(SEED), 0, 0
     slowest_s = 0.0
+    await quorum.start()
     async with loaded(quorum) as load:
         load.longest_gap_s = 0.0
         for _ in range(CASES):

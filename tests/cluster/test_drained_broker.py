@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from cluster_kit import PATIENCE_S, cluster_of, raftlog, succeed
+from cluster_kit import cluster_of, raftlog, restart, succeed
 from data_kit import SETTINGS, TOPIC, Load, Reader, clients_of, nothing_is_lost
 
 from raftlog.client.async_client import AsyncClient
@@ -62,9 +62,7 @@ async def test_killed_drain_resumes_and_loses_nothing(cluster: LocalCluster) -> 
         await load.stop()
         cluster.kill("broker-2", signal.SIGKILL)
         await nothing_is_lost(world, load, reader)
-        assert await asyncio.to_thread(cluster.wait_gone, "broker-2")
-        await asyncio.to_thread(cluster.start, "broker-2")
-        await asyncio.to_thread(cluster.wait_ready, ["broker-2"], PATIENCE_S)
+        await asyncio.to_thread(restart, cluster, "broker-2")
     told(cluster, "brokers uncordon 2")
     assert "would move" in told(cluster, "partitions balance")
     assert replicas(cluster)[2] == 0

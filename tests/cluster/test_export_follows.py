@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, until, written
+from cluster_kit import PATIENCE_S, raftlog, restart, until, written
 
 from raftlog.local.cluster import LocalCluster, own_environment
 from raftlog.metadata.fold import ImageBuilder
@@ -70,9 +70,7 @@ def test_export_and_its_cursor_follow_killed_and_restarted_leaders(
             assert cluster.kill(leader.name, how)
             written = write(cluster, f"after{number}")
             until(lambda: end_of(target) > written, "what the next leader wrote is exported")  # noqa: B023
-            assert cluster.wait_gone(leader.name, PATIENCE_S)
-            cluster.start(leader.name)
-            cluster.wait_ready([leader.name], PATIENCE_S)
+            restart(cluster, leader.name)
             assert process.poll() is None, process.communicate()[1]
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)

@@ -14,6 +14,7 @@ from cluster_kit import (
     committed_image,
     controllers_of,
     lost,
+    restart,
     running,
     says,
     until,
@@ -59,8 +60,7 @@ async def test_stopped_leader_transfers_its_leadership(cluster: LocalCluster) ->
     assert await asyncio.to_thread(cluster.wait_gone, leader.name, PATIENCE_S)
     says(cluster.log_path(leader.name).read_text().splitlines()[-1], "controller stopped")
     assert lost(load.acknowledged, await committed_image(cluster)) == []
-    cluster.start(leader.name)
-    await asyncio.to_thread(cluster.wait_ready, [leader.name], PATIENCE_S)
+    await asyncio.to_thread(restart, cluster, leader.name)
 
 
 @pytest.mark.nightly
@@ -124,9 +124,7 @@ def test_visible_writes_succeed_when_leaders_are_transferred_and_restarted(tmp_p
             for _ in range(2):
                 leader = made.wait_leader(PATIENCE_S)
                 assert made.kill(leader.name, signal.SIGTERM)
-                assert made.wait_gone(leader.name, PATIENCE_S)
-                made.start(leader.name)
-                made.wait_ready([leader.name], PATIENCE_S)
+                restart(made, leader.name)
         finally:
             stopping.set()
         assert all(writer.result(PATIENCE_S) > 10 for writer in writers)

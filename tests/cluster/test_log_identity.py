@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from cluster_kit import (
     PATIENCE_S,
     cluster_of,
+    crash,
     on_files,
     raftlog,
     succeed,
@@ -25,12 +25,6 @@ KEPT = 20
 
 
 cluster = cluster_of(controllers=3, brokers=2, scope="function")
-
-
-def kill(cluster: LocalCluster, *names: str) -> None:
-    for name in names:
-        cluster.kill(name, signal.SIGKILL)
-    assert all(cluster.wait_gone(name) for name in names)
 
 
 def produced(cluster: LocalCluster) -> None:
@@ -62,7 +56,7 @@ def consumed(cluster: LocalCluster) -> int:
 def test_majority_with_new_disks_neither_elects_nor_deletes(cluster: LocalCluster) -> None:
     produced(cluster)
     names = [node.name for node in cluster.controllers]
-    kill(cluster, *names)
+    crash(cluster, *names)
     for name in names[:2]:
         shutil.rmtree(cluster.data_path(name))
         on_files("storage format -c", cluster.config_path(name))
@@ -91,7 +85,7 @@ def test_restored_directory_is_detected_by_all_nodes(cluster: LocalCluster, tmp_
     leader = cluster.wait_leader(PATIENCE_S).name
     lagging, old = [node.name for node in cluster.controllers if node.name != leader]
     # One voter lags, another one's directory is copied: both lack what is written now.
-    kill(cluster, old, lagging)
+    crash(cluster, old, lagging)
     shutil.copytree(cluster.data_path(old), tmp_path / "copy")
     cluster.start(old)
     cluster.wait_leader(PATIENCE_S)
@@ -103,7 +97,7 @@ def test_restored_directory_is_detected_by_all_nodes(cluster: LocalCluster, tmp_
     assert token is not None
     # Now and then the log itself says what is committed.
     until(partial(_is_told_to, cluster, token.offset), "a progress record covers what is lost")
-    kill(cluster, leader, old)
+    crash(cluster, leader, old)
     shutil.rmtree(cluster.data_path(old))
     shutil.copytree(tmp_path / "copy", cluster.data_path(old))
     cluster.start(old)

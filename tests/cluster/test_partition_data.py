@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from cluster_kit import PATIENCE_S, cluster_of, raftlog, says, succeed, until
+from cluster_kit import PATIENCE_S, cluster_of, crash, raftlog, restart, says, succeed, until
 from data_kit import (
     SETTINGS,
     TOPIC,
@@ -42,12 +42,6 @@ def cluster(three: LocalCluster) -> Iterator[LocalCluster]:
         told = three.log_path(node.name).read_text()
         assert "a link handler failed" not in told
         assert "Traceback" not in told
-
-
-def restart(cluster: LocalCluster, name: str) -> None:
-    assert cluster.wait_gone(name)
-    cluster.start(name)
-    cluster.wait_ready([name], PATIENCE_S)
 
 
 async def test_killed_leaders_return_without_losing_records(cluster: LocalCluster) -> None:
@@ -88,11 +82,9 @@ async def test_replaced_disk_is_filled_and_then_holds_everything(cluster: LocalC
         await load.more(200)
         leader = await world.leader()
         victim = next(node for node in cluster.brokers if node.node_id != leader)
-        cluster.kill(victim.name, signal.SIGKILL)
-        assert await asyncio.to_thread(cluster.wait_gone, victim.name)
+        await asyncio.to_thread(crash, cluster, victim.name)
         await asyncio.to_thread(replace_disk, cluster, victim.name)
-        await asyncio.to_thread(cluster.start, victim.name)
-        await asyncio.to_thread(cluster.wait_ready, [victim.name], PATIENCE_S)
+        await asyncio.to_thread(restart, cluster, victim.name)
         await load.more(100)
         await in_sync(world)
         await load.stop()

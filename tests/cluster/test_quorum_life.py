@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -70,14 +71,20 @@ class Quorum:
         return found[-1]
 
 
-@pytest.fixture
-def quorum(tmp_path: Path) -> Iterator[Quorum]:
-    made = Quorum(tmp_path)
+@contextmanager
+def quorum_in(directory: Path) -> Iterator[Quorum]:
+    made = Quorum(directory)
     try:
         yield made
     finally:
         for node in made.nodes:
             node.kill()
+
+
+@pytest.fixture
+def quorum(tmp_path: Path) -> Iterator[Quorum]:
+    with quorum_in(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

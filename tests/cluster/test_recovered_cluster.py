@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from cluster_kit import (
     Load,
     committed_image,
     controllers_of,
+    crash,
     lost,
     raftlog,
     running,
@@ -72,9 +72,7 @@ def test_quorum_is_recovered_from_one_directory_and_from_a_backup(tmp_path: Path
 def _lose_all_but_the_best(cluster: LocalCluster) -> str:
     """Kill all controllers at once; keep only the directory with the longest log."""
     names = [node.name for node in cluster.controllers]
-    for name in names:
-        cluster.kill(name, signal.SIGKILL)
-    assert all(cluster.wait_gone(name) for name in names)
+    crash(cluster, *names)
     found = {}
     for name in names:
         shown = succeed("storage recover --json", cluster.data_path(name))

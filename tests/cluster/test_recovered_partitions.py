@@ -8,7 +8,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, metric, raftlog, running, says, succeed, until, until_true
+from cluster_kit import (
+    PATIENCE_S,
+    crash,
+    metric,
+    raftlog,
+    running,
+    says,
+    succeed,
+    until,
+    until_true,
+)
 from data_kit import SETTINGS, TOPIC, DataWorld, Load, clients_of, in_sync, nothing_is_lost
 from mixed_builds import MixedCluster
 
@@ -67,8 +77,7 @@ def keep(cluster: LocalCluster, kept: Path) -> None:
 def take_back(cluster: LocalCluster, kept: Path) -> None:
     """Kill the controller, and recover it from the copy."""
     (node,) = cluster.controllers
-    cluster.kill(node.name, signal.SIGKILL)
-    assert cluster.wait_gone(node.name)
+    crash(cluster, node.name)
     shutil.rmtree(cluster.data_path(node.name))
     shutil.copytree(kept, cluster.data_path(node.name))
     recover(cluster)
@@ -145,8 +154,7 @@ def test_unled_partitions_are_reported_until_their_epochs_are_raised(tmp_path: P
             succeed(f"produce {TOPIC}", *values, "--partition", partition, *servers)
         succeed(f"partitions elect {TOPIC}", *at)
         assert not_served(cluster.brokers[0]) == 0
-        cluster.kill(controller.name, signal.SIGKILL)
-        assert cluster.wait_gone(controller.name)
+        crash(cluster, controller.name)
         recover(cluster)
 
         for node in cluster.brokers:

@@ -16,6 +16,7 @@ from cluster_kit import (
     committed_image,
     configure,
     controllers_of,
+    crash,
     lost,
     running,
     setting,
@@ -76,9 +77,7 @@ async def test_quorum_whose_nodes_swap_addresses_elects_a_leader(tmp_path: Path)
     with running(made):
         async with controllers_of(made) as client:
             await client.call(setting("before", "1"), timeout_s=PATIENCE_S)
-        for node in made.controllers:
-            assert made.kill(node.name, signal.SIGKILL)
-            assert made.wait_gone(node.name, PATIENCE_S)
+        crash(made, *(node.name for node in made.controllers))
         # The log has node 1 where node 3 is, and so on.
         turned = [*made.controllers[1:], made.controllers[0]]
         for node, there in zip(made.controllers, turned, strict=True):

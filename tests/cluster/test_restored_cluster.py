@@ -1,14 +1,13 @@
 """A lost cluster restored from its followed export."""
 
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from cluster_kit import PATIENCE_S, cluster_of, raftlog, running, succeed, until
+from cluster_kit import PATIENCE_S, cluster_of, crash, raftlog, running, succeed, until
 from command_runs import run_text
 from test_export_follows import end_of, follower
 
@@ -38,10 +37,8 @@ def consumed(cluster: LocalCluster, count: int) -> list[str]:
 
 def lose_all_controllers(cluster: LocalCluster) -> None:
     names = [node.name for node in cluster.controllers]
+    crash(cluster, *names)
     for name in names:
-        cluster.kill(name, signal.SIGKILL)
-    for name in names:
-        assert cluster.wait_gone(name)
         shutil.rmtree(cluster.data_path(name))
 
 

@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-import signal
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, running, succeed, until
+from cluster_kit import PATIENCE_S, crash, raftlog, running, succeed, until
 from data_kit import SETTINGS, TOPIC, clients_of, in_sync
 
 from raftlog.client.producer import Producer
@@ -66,17 +65,14 @@ def test_retention_deletes_records_on_every_broker(tmp_path: Path) -> None:
             until(lambda: earliest(cluster) > 0, "the log begins further on")
             leader = await world.leader()
             away = next(node for node in cluster.brokers if node.node_id != leader)
-            cluster.kill(away.name, signal.SIGKILL)
-            assert cluster.wait_gone(away.name)
+            crash(cluster, away.name)
             last = await produce(producer, 100)
             until(lambda: earliest(cluster) > 100, "the log begins where one was not any more")
             cluster.start(away.name)
             cluster.wait_ready([away.name], PATIENCE_S)
             await in_sync(world)
             # The leader goes, and all come back with what they have on disk.
-            for node in cluster.brokers:
-                cluster.kill(node.name, signal.SIGKILL)
-                assert cluster.wait_gone(node.name)
+            crash(cluster, *(node.name for node in cluster.brokers))
             start, end = on_disk(cluster, away.name)
             assert start > 100, "it has begun anew: nothing of what it had is there"
             assert end == last + 1

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from cluster_kit import (
     PATIENCE_S,
     committed_image,
     controllers_of,
+    crash,
     one_message,
     raftlog,
     says,
@@ -52,8 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         asyncio.run(fill(made))
         # A majority is without it: on a busy machine it may be far behind.
         until(lambda: at_one_end(made), "all controllers have the whole log")
-        made.kill(DOWN, signal.SIGKILL)
-        assert made.wait_gone(DOWN)
+        crash(made, DOWN)
         # Whoever opens it tidies it up: damage is done to copies of how it was left.
         shutil.copytree(made.data_path(DOWN), made.directory / "killed")
         made.wait_leader(PATIENCE_S)
