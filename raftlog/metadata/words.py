@@ -218,9 +218,28 @@ def _leader(value: dict[str, Any]) -> str:
 
 
 def _voters(value: dict[str, Any]) -> str:
-    said = ", ".join(f"{one['id']}@{one['endpoint']}" for one in value["voters"])
+    said = ", ".join(_each_voter(value).values())
     seats = f" on {value['seats']} seats" if value.get("seats") else ""
     return f"{said}{seats}" + (f" ({value['reason']})" if value.get("reason") else "")
+
+
+def _each_voter(value: dict[str, Any]) -> dict[tuple[int, str], str]:
+    return {
+        (one["id"], one.get("directory_id", "")): f"{one['id']}@{one['endpoint']}"
+        for one in value["voters"]
+    }
+
+
+def _changed_voters(old: dict[str, Any], new: dict[str, Any]) -> str:
+    before, after = _each_voter(old), _each_voter(new)
+    said = [f"removed {one}" for key, one in before.items() if key not in after]
+    said += [f"added {one}" for key, one in after.items() if key not in before]
+    said += [
+        f"moved {one} → {after[key].partition('@')[2]}"
+        for key, one in before.items()
+        if after.get(key, one) != one
+    ]
+    return "; ".join([*said, f"now {_voters(new)}"])
 
 
 def _hostname(value: dict[str, Any]) -> str:
@@ -316,6 +335,8 @@ def words(
         return f"created: {say(new)}"
     if new is None:
         return f"deleted: {say(old)}"
+    if kind == "voters":
+        return _changed_voters(old, new)
     if len(fields) == 1 and fields[0].field == "value":
         return f"{brief(old)} → {brief(new)}"
     return "\n".join(f"{one.field}: {_shown(one.before)} → {_shown(one.after)}" for one in fields)

@@ -63,6 +63,8 @@ not answer here.
 START = "raftlog controller run -c FILE"
 READY = "ready"
 """Condition of a spare that could become a voter now."""
+SILENT = "silent"
+"""Condition of a replica that the leader does not hear."""
 
 
 def unanswering(survey: Survey) -> Iterator[tuple[AskedNode, int]]:
@@ -388,6 +390,9 @@ def _no_spare(survey: Survey) -> Iterator[Finding]:
     if autopilot is None or not autopilot.after_ms:
         return
     others = [one for one in autopilot.replicas if not one.is_voter]
+    # A node with a new directory is also listed with the old one, which is silent for good.
+    live = {one.replica_id for one in autopilot.replicas if one.condition != SILENT}
+    others = [one for one in others if one.condition != SILENT or one.replica_id not in live]
     if not any(one.condition == READY for one in others):
         said = [f"node {one.replica_id}: {one.condition}" for one in others]
         yield notice(

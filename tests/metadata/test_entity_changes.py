@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from raftlog import batch
@@ -183,6 +184,20 @@ def test_created_entity_is_described_in_wrappable_words(message: Any, said: str)
     """[A terminal broke the JSON of a hostname in the middle of its words.]"""
     (one,) = changes_of_chunk(ChangeRecorder(Image()), chunk_of(("User:ann", [message])))
     assert say(one) == f"created: {said}"
+
+
+def test_change_of_voters_names_those_that_joined_left_or_moved() -> None:
+    def voters(**fields: str) -> msgspec.Raw:
+        listed = [
+            {"id": int(name[1]), "directory_id": name[2:], "endpoint": endpoint}
+            for name, endpoint in fields.items()
+        ]
+        return raw(msgspec.json.encode({"voters": listed, "reason": ""}).decode())
+
+    before, after = voters(n1a="a:1", n2a="b:1", n3a="c:1"), voters(n1a="z:1", n2a="b:1", n3b="c:1")
+    assert words(before, after, [], "voters") == (
+        "removed 3@c:1; added 3@c:1; moved 1@a:1 → z:1; now 1@z:1, 2@b:1, 3@c:1"
+    )
 
 
 def test_change_by_an_unclean_recovery_has_its_known_facts() -> None:

@@ -134,6 +134,10 @@ def test_autopilot_without_a_spare_is_reported() -> None:
     found = only(quorum(3, says=piloted(n4="is silent")), "NO_SPARE", NOTICE)
     assert found.cause == "Autopilot has no spare (node 4: is silent)."
     assert only(quorum(3, says=piloted())).cause == "Autopilot has no spare."
+    # Node 4 runs with a new directory.
+    both = piloted(n4="silent", n04="has followed for 1 of 10 s")
+    found = only(quorum(3, says=both), "NO_SPARE")
+    assert found.cause == "Autopilot has no spare (node 4: has followed for 1 of 10 s)."
 
 
 def test_replacement_under_way_is_reported() -> None:

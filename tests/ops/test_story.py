@@ -633,7 +633,9 @@ def test_autopilot_replacement_is_told_with_its_reason() -> None:
         "autopilot removed node 3: node 3 is silent",
         "autopilot made node 4 a voter: a seat is vacant",
     ]
-    assert the(told, "CHANGED").text.startswith("User:ann changed voters: ")
+    assert the(told, "CHANGED").text == (
+        "User:ann changed voters: removed 4@c4:1; now 1@c1:1, 2@c2:1"
+    )
 
 
 def test_json_has_null_for_an_open_end() -> None:
