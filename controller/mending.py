@@ -87,11 +87,11 @@ class Records(Protocol):
         """Identity of the controller's directory."""
 
     def sections(self, offset: int) -> Sequence[Section]:
-        """Return all sections, each with only its spans that end above ``offset``."""
+        """See ``Salvage.sections``."""
 
     @property
     def log_start(self) -> SnapshotId | None:
-        """Id of a snapshot that ends at the start of the log, if that is undamaged and above 0."""
+        """See ``Salvage.log_start``."""
 
     def read(self, section: int, offset: int, until: int, max_bytes: int) -> bytes:
         """Return whole batches, at least one.

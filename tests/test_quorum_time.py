@@ -40,7 +40,7 @@ class Node:
         (0, -YEARS_MS, -YEARS_MS, -YEARS_MS + clock.TOLERANCE_MS),
     ],
 )
-def test_leader_bounds_its_clock_by_that_of_a_majority(
+def test_leader_bounds_its_clock_by_the_majoritys(
     own_ms: int, second_ms: int, third_ms: int, used_ms: int
 ) -> None:
     node = Node()
@@ -56,7 +56,7 @@ def test_majority_time_of_two_voters_is_the_lower_one() -> None:
     assert node.time.majority(VOTERS) == clock.Majority(node.at(0), node.at(YEARS_MS))
 
 
-def test_majority_time_is_that_of_the_present_voters() -> None:
+def test_majority_time_comes_from_the_present_voters() -> None:
     """[Two voters were removed within 100 ms: a batch had the time of a majority of former voters.]"""
     node = Node()
     node.off_ms = YEARS_MS
@@ -104,7 +104,7 @@ def test_impossible_clock_is_ignored(clock_ms: int) -> None:
     assert node.time.majority(VOTERS) is None
 
 
-def test_timestamps_stand_still_while_slightly_ahead_and_go_back_when_far_ahead() -> None:
+def test_timestamps_repeat_while_slightly_ahead_and_go_back_when_far_ahead() -> None:
     assert clock.stamp_after(5_000, 6_000, 6_000) == 6_000
     assert (
         clock.stamp_after(5_000 + clock.STAND_STILL_MAX_MS, 5_000, 5_000)

@@ -108,7 +108,7 @@ def test_native_wheel_has_the_codec_and_is_for_one_python_version(tmp_path: Path
     assert run([python, "-c", program], cwd=tmp_path) == "native\n"
 
 
-def test_version_is_that_of_the_tag_or_of_the_source_distribution(tmp_path: Path) -> None:
+def test_version_comes_from_the_tag_or_the_source_distribution(tmp_path: Path) -> None:
     project = tmp_path / "project"
     run(["git", "clone", "--quiet", ROOT, project])
     run(["git", "-C", project, "tag", "v9.8.7"])

@@ -31,7 +31,6 @@ def connect(directory: str) -> duckdb.DuckDBPyConnection:
 
 
 def main(directory: str, wanted: list[str]) -> None:
-    """Run the steps ``wanted``, or all if none is named."""
     database = connect(directory)
 
     def ask(text: str) -> list[list[str]]:

@@ -20,13 +20,11 @@ def job(name: str, directory: str) -> str | None:
 
 
 def fold(directory: str) -> str:
-    """Return the state hash at the end."""
     found: str = compute(JobRequest(job="state", export=directory, limit=1)).state_hash
     return found
 
 
 def main(directory: str, wanted: list[str]) -> None:
-    """Run the steps ``wanted``, or all if none is named."""
     steps: dict[str, Step] = {"fold": lambda: fold(directory)}
     steps |= {f"job: {name}": partial(job, name, directory) for name in MEASURED_JOBS}
     perform({name: step for name, step in steps.items() if not wanted or name in wanted})

@@ -212,7 +212,7 @@ class Replica:
         self.bytes_appended = 0
         self.deleted = False
         self.offline = ""
-        """Why this broker must not lead although the image says that it does; "" if it may."""
+        """See ``ReplicaDescription.offline_reason``."""
 
     @property
     def durable(self) -> bool:

@@ -29,7 +29,7 @@ _COUNTERS = {
     "FailedIsrUpdates": "ISR changes that the controller refused.",
     "FailedReplicaFetches": "Partitions whose fetch a leader refused.",
     "StaleReplicaEpochs": "Fetches refused here because the follower's broker epoch is over.",
-    "Truncations": "Logs truncated here to where they agree with their leader's.",
+    "Truncations": "Logs truncated here because they differed from their leaders'.",
 }
 
 

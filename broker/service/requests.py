@@ -568,9 +568,9 @@ def _api_of(request: broker_pb2.BrokerRequest) -> str:
 
 
 _SHUTTING_DOWN = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")
-_FAILED = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed on this request")
+_FAILED = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the request caused an internal error")
 _FAILED_HALFWAY = ApiError(
-    ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed on this request", outcome_unknown=True
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the request caused an internal error", outcome_unknown=True
 )
 
 

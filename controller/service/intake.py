@@ -112,12 +112,10 @@ class PendingRequest(msgspec.Struct, eq=False):
     """A request, or a group of config writes, that waits to be decided and answered."""
 
     link: Any
-    """Link to answer on."""
     message: pb.ControllerRequest | ConfigWrites
     deadline: float
     """Deadline of the answer, in seconds of the loop's clock."""
     size: int
-    """Size in bytes."""
     peer: str | None = None
     """Peer whose share the request uses, the same for all links of a connection; None for this
     node's own requests.

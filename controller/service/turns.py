@@ -156,7 +156,6 @@ class _Turn(msgspec.Struct, eq=False):
     decider: Decider
     now: float
     timestamp_ms: int
-    """Timestamp of the records."""
     count: int = 0
     """Number of requests decided."""
     reads: list[Parked] = []

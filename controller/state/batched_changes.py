@@ -181,7 +181,7 @@ class JoinElections:
             self._left[broker_id] = FIRST
 
     def advance(self, broker_id: int, begin: PartitionKey) -> None:
-        """Record that the partitions before ``begin`` are processed."""
+        """See ``IsrRemovals.advance``."""
         self._left[broker_id] = begin
 
     def due(self, view: ImageView) -> Write | None:

@@ -40,7 +40,6 @@ class Chunk(NamedTuple):
     data: bytes
     base_offset: int
     voters: tuple[VotersAt, ...]
-    """The voter sets in the chunk."""
 
 
 class ChunkBuilder:

@@ -76,7 +76,6 @@ class ControllerState:
     began_at: float
     """Time at which this controller became active."""
     generation: int = 0
-    """Generation of the log."""
     previous_generations: tuple[int, ...] = ()
     """Earlier generations of the log, oldest first."""
     recoveries: int = 0

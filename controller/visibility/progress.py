@@ -207,7 +207,7 @@ class HeldBack:
     by: tuple[int, ...]
     for_s: float
     reason: str
-    """Why LAO is unknown, or "" if it is known."""
+    """See ``LaoView.unknown_reason``."""
 
 
 class LaoStall:

@@ -339,7 +339,7 @@ async def decide(
         str, opt("--principal PRINCIPAL", "The principal, such as User:alice.", callback=_with_type)
     ],
     operation: Annotated[OperationName, opt("--operation", "The operation.")],
-    host: Annotated[str, opt("--host ADDRESS", "The IP address the principal connects from.")] = "",
+    host: Annotated[str, opt("--host ADDRESS", "The principal's IP address.")] = "",
 ) -> Answer[Verdicts]:
     """Show whether a principal may do something, and which entry decides.
 

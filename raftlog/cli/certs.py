@@ -85,7 +85,7 @@ _MINUTES, _MAX_MINUTES = 60, 525_600
 AuthorityDirectory = Annotated[
     Path, arg("DIRECTORY", "The directory of the certificate authority.")
 ]
-ClientName = Annotated[str, opt("--client NAME", "The person or program to issue it to.")]
+ClientName = Annotated[str, opt("--client NAME", "Name of the client.")]
 
 
 _AUTHORITY_DAYS, _DAYS, _MAX_DAYS = 3650, 365, 36_500
@@ -136,7 +136,7 @@ def init(
 def issue(
     directory: AuthorityDirectory,
     node: Annotated[
-        int | None, opt("--node ID", "The node to issue it to.", min=0, max=_NODE_ID_MAX)
+        int | None, opt("--node ID", "Id of the node.", min=0, max=_NODE_ID_MAX)
     ] = None,
     client: ClientName = "",
     hosts: Annotated[

@@ -136,7 +136,7 @@ def diff_(
             "stopped controller's directory, HOST:PORT of a cluster, or `live`.",
         ),
     ],
-    after: Annotated[str, arg("AFTER", "The state to compare it with.")],
+    after: Annotated[str, arg("AFTER", "The later state.")],
     yaml: Annotated[
         bool,
         opt(

@@ -187,7 +187,6 @@ class Framed(bytes):
     """The items of an envelope, each preceded by its tag and length."""
 
     items = 0
-    """Number of items."""
 
     @classmethod
     def one(cls, item: bytes) -> Framed:
@@ -284,7 +283,7 @@ def _changes(request: pb.ControllerRequest) -> list[Change] | None:
 
 
 def request(write: ConfigWrite) -> bytes:
-    """Return the bytes of a write as a ControllerRequest."""
+    """See ``codec.request``."""
     return write.request().SerializeToString()
 
 

@@ -193,7 +193,7 @@ class ReplicaIndex:
             self._index[broker_id] = draft.finish()
 
     def finish(self) -> pmap.Map[int, Replicas]:
-        """Return the immutable version. The draft must not be used afterwards."""
+        """See ``ReplicasDraft.finish``."""
         for broker_id, draft in self._drafts.items():
             self._index[broker_id] = draft.finish()
         return self._index.finish()
@@ -254,7 +254,6 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     export_cursors: pmap.Map[str, ExportCursor] = msgspec.field(default_factory=pmap.empty)
     acls: pmap.Map[bytes, AccessControlEntry] = msgspec.field(default_factory=pmap.empty)
     acl_index: AclIndex = msgspec.field(default_factory=AclIndex)
-    """Index of ``acls``, for verdicts."""
     key_values: pmap.Map[str, KeyValue] = msgspec.field(default_factory=pmap.empty)
     key_names: SortedKeys = msgspec.field(default_factory=SortedKeys)
     """The keys of ``key_values`` in order, so that a list examines only those that it shows."""

@@ -99,7 +99,7 @@ class SortedKeysDraft:
             self._merge(left)
 
     def finish(self) -> SortedKeys:
-        """Return the immutable version. The draft must not be used afterwards."""
+        """See ``ReplicasDraft.finish``."""
         return SortedKeys(self._blocks)
 
     def _is_full(self, index: int) -> bool:

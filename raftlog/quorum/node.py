@@ -272,7 +272,6 @@ class Node(ABC):
         self.vote = self.durable_vote = recovered.vote
         """The vote by which this node acts. ``durable_vote``: the last vote reported durable."""
         self.epoch = recovered.vote.epoch
-        """The current epoch."""
         self.leader_id = -1
         """The known leader of this epoch, or -1. ``vote.leader_id`` also remembers a leader that no
         longer leads the epoch, even if it is this node.

@@ -55,9 +55,7 @@ class Lock(_Holding[AsyncLock]):
     def __init__(
         self, client: Client, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
     ) -> None:
-        """``ttl_s``: time in seconds for which the lock outlives a dead holder. ``value``: the
-        holder's name, for operators.
-        """
+        """See :class:`raftlog.recipes.AsyncLock`."""
         thread, twin = client.parts
         super().__init__(thread, AsyncLock(twin, name, ttl_s=ttl_s, value=value))
 
@@ -81,7 +79,7 @@ class Election(_Holding[AsyncElection]):
     def __init__(
         self, client: Client, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """``value``: the text that others see for this leader, such as its address."""
+        """See :class:`raftlog.recipes.AsyncElection`."""
         thread, twin = client.parts
         super().__init__(thread, AsyncElection(twin, name, value, ttl_s=ttl_s))
 
@@ -135,7 +133,7 @@ class DoubleBarrier(_InQueue[AsyncDoubleBarrier]):
     def __init__(
         self, client: Client, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """``ttl_s``: time in seconds that the others wait for a member that has died."""
+        """See :class:`raftlog.recipes.AsyncDoubleBarrier`."""
         thread, twin = client.parts
         super().__init__(thread, AsyncDoubleBarrier(twin, name, count, ttl_s=ttl_s))
 

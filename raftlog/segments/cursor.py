@@ -30,7 +30,6 @@ publish would add a record.
 _REFUSALS = frozenset(
     {ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REQUEST}
 )
-"""Permanent refusals."""
 
 
 class Cursor(NamedTuple):

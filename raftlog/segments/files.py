@@ -156,9 +156,7 @@ class Place(Protocol):
         """
 
     def replace(self, name: str, data: bytes) -> None:
-        """Replace a small file atomically: afterwards it has either its old contents or
-        ``data``.
-        """
+        """See ``write_atomically``."""
 
     def remove(self, name: str) -> None:
         """Remove a file durably, as the next manifest may no longer list it, and the file would be

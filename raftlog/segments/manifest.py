@@ -66,7 +66,6 @@ RECORDS = "records"
 KINDS = (RAW, RECORDS)
 """Kinds of segments: each range of offsets is exported once as each kind."""
 CHECKPOINTS = "checkpoints"
-"""Directory of the checkpoints."""
 BUCKETS = "buckets"
 """Kind and directory of the records by group."""
 BY_GROUP = "crc32(group_id)"

@@ -176,7 +176,7 @@ class RemoteLock:
         if holder is not None and self._lives(holder):
             raise ExportError(
                 f"another export is writing to {uri}: process {holder.get('pid')} on"
-                f" {holder.get('host')}. If it is gone, remove {LOCK_NAME} there, or wait"
+                f" {holder.get('host')}. If it has exited, remove {LOCK_NAME} there, or wait"
                 f" {LOCK_EXPIRES_S / 60:.0f} minutes"
             )
         self._write()

@@ -90,7 +90,6 @@ class LanedLink(GrpcLink):
         self._standing: Lane | None = None
         """An open lane that is not in use yet, or None."""
         self._lane: Lane | None = None
-        """The lane in use, or None."""
 
     def lane_max_bytes(self) -> int:
         """Largest accepted envelope, in bytes."""

@@ -327,7 +327,6 @@ class LaneListener:
     def __init__(self, lanes: Lanes, tls: Callable[[], LaneTls] | None) -> None:
         self.lanes, self.tls = lanes, tls
         self._tickets: dict[bytes, _Ticket] = {}
-        """Tickets by door."""
         self.port = 0
 
     @contextmanager

@@ -131,7 +131,7 @@ def analyse(
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
-    """Compute the result in the tasks of a pool."""
+    """See ``availability.run``."""
     log = ExportLog(export, pool)
     brokers = facts_of(log).brokers
     found = analyse(log, brokers, stall_ms=request.stall_ms, since_ms=request.since_ms)
@@ -139,7 +139,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
 
 
 def summarize(found: Lao, request: JobRequest) -> LaoResult:
-    """Return the result as figures and bounded lists."""
+    """See ``availability.summarize``."""
     sampled, waited = found.points.samples, found.points.waited
     recent = sampled.timestamp_ms >= (request.since_ms or 0)
     whole = waited.durations.whole()
@@ -227,7 +227,7 @@ def listings(result: LaoResult) -> list[Listing]:
 
 
 def sentences(result: LaoResult) -> list[str]:
-    """Return sentences about the result as a whole."""
+    """See ``availability.sentences``."""
     said = [f"{counted(result.samples, 'sample')}, LAO unknown in {result.unknown}"]
     if not result.samples:
         return [

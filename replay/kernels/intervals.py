@@ -183,7 +183,6 @@ class SpellFinder:
 
     def __init__(self) -> None:
         self._open = joined(Spells, [])
-        """Open spells, by key."""
 
     def take(self, intervals: Intervals, holds: Bools) -> Spells:
         """Return the spells that have ended."""

@@ -31,7 +31,6 @@ class Lists:
         self._bits: dict[int, int] = {}
         self._small = np.full(SMALL, -1, np.int64)
         self.brokers: list[int] = []
-        """The broker of each bit."""
         self._size = np.zeros(64, np.int64)
         self._distinct = np.zeros(64, np.int64)
         self._single = np.full(64, MISSING, np.int64)

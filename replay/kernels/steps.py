@@ -435,7 +435,6 @@ class _Rows:
         self.count = count
         self._real_at, self._known_at = real_at, known_at
         self._place = np.empty_like(real_at)
-        """The row of each record."""
         self._place[order] = real_at
         self.real = np.zeros(count, np.bool_)
         self.real[real_at] = True

@@ -34,7 +34,6 @@ COLUMNS = (
     "acknowledged_sketch",
     "told_sketch",
 )
-"""Columns needed of the records of TYPES."""
 
 
 class Samples(NamedTuple):

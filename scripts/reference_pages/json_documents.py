@@ -84,10 +84,10 @@ PRINTED = _printed()
 NOT_DECLARED = ("export --follow", "import kafka --follow")
 """Commands with --json whose documents are not declared yet."""
 _LINES = {*(name for name, one in PRINTED.items() if one.lines), "replay watch"}
-_HEAD = """With `--json` a command prints JSON on standard output, and nothing else there: messages
-for people, including errors, go to standard error. The document is an object with all its keys,
-even if there is nothing to list; a command with *one document per line* prints nothing then.
-Nothing is shortened. A release may add keys; it changes none without an entry in the changelog."""
+_HEAD = """With `--json` a command prints JSON on standard output, and nothing else there; messages,
+including errors, go to standard error. The document is an object with all its keys, even if there
+is nothing to list; a command with *one document per line* prints nothing then. Nothing is
+shortened. A release may add keys; it changes none without an entry in the changelog."""
 _OFFSETS = """`offset` next to a list is that of the metadata shown; in a row, the row's description
 defines it. Bytes are in hex and times in milliseconds since 1970, unless the name of the key says
 otherwise."""

@@ -160,7 +160,7 @@ async def test_metadata_shows_only_topics_that_may_be_described(broker: Broker) 
     }
 
 
-async def test_client_host_is_that_of_its_connection(broker: Broker) -> None:
+async def test_client_has_the_host_of_its_connection(broker: Broker) -> None:
     broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders", host="10.0.0.1")
     broker.apply()
     assert set(topics(broker.ask(Client("alice"), metadata=ALL))) == {"orders"}

@@ -161,7 +161,7 @@ def test_id_request_names_a_controller_of_an_older_build() -> None:
     assert "upgrade it, or set node.id" in one.result.reason
 
 
-def test_stop_ends_the_id_request_and_keeps_an_assigned_id() -> None:
+def test_stop_cancels_the_id_request_and_keeps_an_assigned_id() -> None:
     one = seeker()
     one.stop()
     assert one.result == Exit("stopped before it had an id", clean=True)

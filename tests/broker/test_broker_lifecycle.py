@@ -430,7 +430,7 @@ def test_controlled_shutdown_times_out() -> None:
 
 
 @pytest.mark.parametrize("heartbeats", [True, False])
-def test_stopping_broker_ends_cleanly_when_no_controller_can_be_reached(heartbeats: bool) -> None:
+def test_stopping_broker_exits_cleanly_when_no_controller_can_be_reached(heartbeats: bool) -> None:
     life = Life().active() if heartbeats else without_heartbeats()
     begun = life.now
     life.it.stop(life.now)
@@ -466,7 +466,7 @@ def test_heartbeat_in_flight_does_not_delay_a_stop() -> None:
     assert life.poll() == Heartbeat(EPOCH, True, State.STOPPING)
 
 
-def test_stop_before_registration_ends_at_once() -> None:
+def test_broker_stopped_before_its_registration_exits_at_once() -> None:
     life = Life()
     life.poll()
     life.it.stop(life.now)

@@ -54,7 +54,7 @@ async def test_broker_registers_catches_up_and_serves(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_broker_registers_all_listeners_and_tells_each_client_that_of_its_own(
+async def test_broker_registers_all_listeners_and_gives_each_client_its_own(
     cluster: Cluster,
 ) -> None:
     client_listeners = (

@@ -284,7 +284,7 @@ async def test_snapshot_below_the_applied_offset_is_not_requested(stage: Stage) 
 
 @pytest.mark.parametrize("where", ["feed", "finish"])
 @scenario(staged)
-async def test_defect_in_applying_a_snapshot_ends_the_broker(
+async def test_defect_in_applying_a_snapshot_stops_the_broker(
     stage: Stage, *, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def defect(*_: object) -> None:

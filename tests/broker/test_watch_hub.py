@@ -56,7 +56,7 @@ def test_tip_watcher_receives_a_change_once_applied(world: World) -> None:
     assert at_lao.changes == []
 
 
-def test_change_costs_only_watchers_that_selected_it(world: World) -> None:
+def test_change_is_processed_only_for_watchers_that_selected_it(world: World) -> None:
     for number in range(500):
         world.watch(f"w{number}", f"configs/topic/t{number}", progress_ms=1 << 30)
     world.work()

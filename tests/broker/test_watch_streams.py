@@ -118,7 +118,7 @@ async def test_equal_responses_name_the_watches_of_their_own_stream(cluster: Clu
 
 
 @scenario(on_cluster)
-async def test_watch_ends_without_the_others_and_frees_its_slot(cluster: Cluster) -> None:
+async def test_ended_watch_frees_its_slot_and_the_others_continue(cluster: Cluster) -> None:
     broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=8))
     await cluster.until(lambda: not broker.why_fenced())
     client = await stream(cluster, broker)

@@ -120,7 +120,7 @@ def test_partition_with_its_log_ahead_of_the_metadata_is_unserved_until_its_epoc
     assert stand.outcome(stand.produce("a")).error_code == 0
 
 
-def test_unserved_partition_is_not_counted_when_another_leads_or_the_topic_is_gone() -> None:
+def test_unserved_partition_is_not_counted_when_another_leads_or_the_topic_is_deleted() -> None:
     stand = Stand(recovered(3, (5, 0)))
     assert counts(stand) == {LOG_AHEAD: 1}
     stand.change(leader=2, leader_epoch=6)
@@ -153,5 +153,5 @@ def test_broker_that_considers_itself_fenced_serves_no_partition_that_it_leads()
     assert counts(stand) == {}
 
 
-def test_led_partition_is_counted_as_low_on_space_when_the_disk_is() -> None:
+def test_led_partition_on_a_nearly_full_disk_is_counted_as_low_on_space() -> None:
     assert counts(alone(), low_space=True) == {LOW_SPACE: 1}

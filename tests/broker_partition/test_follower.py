@@ -75,7 +75,7 @@ def test_first_fetch_names_its_sender_its_leader_and_its_positions() -> None:
     assert (link.leader_id, link.endpoint) == (LEADER, "localhost:9002")
 
 
-def test_follower_stops_storing_without_disk_space_and_continues_when_there_is_some() -> None:
+def test_follower_stops_storing_on_a_full_disk_and_continues_once_it_has_space() -> None:
     stand = Follower()
     stand.do(ev.SpaceChanged(low=True))
     assert not of_kind(stand.answer({"records": chunk(0, 5, "a")}), ev.Append)

@@ -49,7 +49,7 @@ def test_records_of_a_produce_are_one_batch_of_the_leader_epoch(stand: Stand) ->
     assert (record.type, pb.DataRecord.FromString(record.body).value) == (1, b"a")
 
 
-def test_timestamps_stand_still_for_a_small_setback_and_follow_a_large_one(stand: Stand) -> None:
+def test_timestamps_repeat_after_a_small_clock_setback_and_follow_a_large_one(stand: Stand) -> None:
     stand.produce("a")
     late = pb.ProducePartition(topic_id=KEY[0], current_leader_epoch=-1, records=[b""])
     request = pb.ProduceRequest(acks=0, partitions=[late])

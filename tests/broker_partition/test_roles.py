@@ -71,7 +71,7 @@ def test_re_decided_registration_ends_all_roles_until_the_image_is_as_new() -> N
     assert role(stand) == role(stand, OTHER) == "NoneType"
 
 
-def test_broker_that_believes_it_is_fenced_rejects_requests_and_completes_pending_ones() -> None:
+def test_broker_that_considers_itself_fenced_rejects_requests_and_completes_pending_ones() -> None:
     stand = Stand()
     stand.followers_fetch(0)
     number = stand.produce("a")

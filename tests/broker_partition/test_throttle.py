@@ -58,7 +58,7 @@ def reads(stand: Stand, effects: list[ev.Effect], size_bytes: int = 10_000) -> l
 
 
 @pytest.mark.parametrize("name", ["", str(ME)])
-def test_leader_sends_a_new_replica_what_the_rate_allows(name: str) -> None:
+def test_leader_throttles_what_it_sends_to_a_new_replica(name: str) -> None:
     stand = leader()
     stand.config(4, name, **RATE)
     (first,) = reads(stand, stand.fetch(3, 0))
@@ -68,7 +68,7 @@ def test_leader_sends_a_new_replica_what_the_rate_allows(name: str) -> None:
     assert held.offset == 10
 
 
-def test_leader_sends_to_the_isr_what_it_has_whatever_the_rate() -> None:
+def test_leader_does_not_throttle_the_isr() -> None:
     stand = leader()
     stand.config(4, "", **dict.fromkeys(RATE, "1"))
     reads(stand, stand.fetch(3, 0))
@@ -119,7 +119,7 @@ def follower(**fields: Any) -> Follower:
 
 
 @pytest.mark.parametrize("fields", [{}, {"isr": (2, 3, 1)}, {"adding_replicas": ()}])
-def test_follower_fetches_for_a_new_replica_what_the_rate_allows(fields: dict[str, Any]) -> None:
+def test_follower_throttles_what_it_fetches_for_a_new_replica(fields: dict[str, Any]) -> None:
     stand = follower(**fields)
     stand.answer({"records": chunk(0, 5, "x" * 30_000)})
     names = [one for request in stand.fetches[1:] for one in request.partitions]

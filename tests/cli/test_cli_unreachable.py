@@ -151,7 +151,7 @@ def test_unresolvable_host_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     require_listener(["brokr:9092"])
 
 
-def test_http_server_is_told_apart_from_a_node(dead: str, silent: str) -> None:
+def test_http_server_is_distinguished_from_a_node(dead: str, silent: str) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -201,7 +201,7 @@ def one(cluster_id: str, role: str = "prospective") -> pb.DescribeQuorumResponse
         ([one("a"), one("b")], ""),
     ],
 )
-def test_cluster_id_is_that_of_the_leader_or_of_most_responses(
+def test_cluster_id_comes_from_the_leader_or_from_most_responses(
     answers: list[pb.DescribeQuorumResponse], cluster_id: str
 ) -> None:
     """[a voter that was formatted with another cluster id made an outage of this cluster]"""

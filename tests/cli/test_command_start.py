@@ -199,7 +199,7 @@ def test_word_is_completed(
     assert raftlog().out.split() == names.split()
 
 
-def test_keys_of_a_history_are_those_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_completes_only_keys_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "_topic_names", lambda: ["orders", "other"])
     monkeypatch.setattr(completion, "_broker_ids", lambda: ["4"])
     monkeypatch.setenv(completion.ASKED, "complete_bash")

@@ -80,11 +80,11 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def test_command_ends_by_the_signal_after_its_exit_handlers() -> None:
+def test_command_is_killed_by_the_signal_after_its_exit_handlers() -> None:
     assert interrupt(start(running=WAIT)) == (-signal.SIGINT, "cleaned up\n", "")
 
 
-def test_interrupt_swallowed_by_a_callback_still_ends_the_command() -> None:
+def test_interrupt_swallowed_by_a_callback_still_stops_the_command() -> None:
     """[`log dump --follow`, interrupted while an import freed its lock, went on for ever]"""
     swallows = (
         "import weakref; cell = set();"
@@ -120,7 +120,7 @@ def test_exit_codes_are_passed_on_and_130_counts_as_interrupted(running: str, co
     assert ended(running=running) == (code, "cleaned up\n", "")
 
 
-def test_end_of_the_process_waits_for_threads_and_flushes_streams() -> None:
+def test_exiting_process_waits_for_threads_and_flushes_streams() -> None:
     """The interpreter's own end is left out: it takes a quarter of a short command's CPU time."""
     buffered = "sys.stdout.reconfigure(line_buffering=False)"
     late = "threading.Thread(target=lambda: (time.sleep(0.3), print('done'))).start()"
@@ -173,7 +173,7 @@ def test_ignored_signal_stays_ignored() -> None:
     assert ended(running=running) == (0, "given back\ncleaned up\n", "")
 
 
-def test_command_with_a_hanging_reader_ends_too() -> None:
+def test_command_with_a_hanging_reader_exits_too() -> None:
     """[The loop does not end while a write waits.]"""
     process = start(running=WORK.format("sys.stdout.write('x' * 10_000_000)"))
     assert process.stdout is not None
@@ -202,7 +202,7 @@ def node_in_a_loop(cluster: LocalCluster, name: str) -> subprocess.Popen[str]:
     )
 
 
-def test_node_stops_in_order_and_ends_the_loop_around_it(tmp_path: Path) -> None:
+def test_node_stops_in_order_and_stops_its_event_loop(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     shell = node_in_a_loop(cluster, "controller-1")

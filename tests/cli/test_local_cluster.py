@@ -189,7 +189,7 @@ def test_stop_sends_sigterm_and_then_sigkill(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.pid"))
 
 
-def test_another_opener_recognizes_the_process_and_can_end_it(tmp_path: Path) -> None:
+def test_another_opener_recognizes_the_process_and_can_stop_it(tmp_path: Path) -> None:
     ours = Daemons(tmp_path)
     pid = ours.start("sleeper", SLEEPER, dict(os.environ))
     theirs = Daemons(tmp_path)

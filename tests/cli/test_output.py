@@ -283,7 +283,7 @@ def test_line_cut_by_a_file_size_limit_is_reported_when_python_is_unbuffered(
 
 
 @pytest.mark.parametrize(("running", "code"), [(f"while True: {LINE}", UNREAD), (NO_LINE, 0)])
-def test_command_ends_when_its_reader_is_gone_and_is_not_undone(
+def test_command_exits_when_its_reader_has_exited_and_is_not_undone(
     running: str, code: int, unread: int
 ) -> None:
     assert ended(running, unread) == (code, "")

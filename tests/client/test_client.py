@@ -379,7 +379,7 @@ def test_types_of_the_library_check_in_user_code(tmp_path: Path) -> None:
         ), (number, said)
 
 
-def test_end_of_process_lets_a_cancelled_call_clean_up_before_the_client_closes() -> None:
+def test_cancelled_call_cleans_up_before_the_client_closes_at_exit() -> None:
     """[A place in a queue stayed until its lease ended: its removal was cut off by the close.]"""
     order: list[str] = []
     waiting = threading.Event()

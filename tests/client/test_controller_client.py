@@ -325,7 +325,7 @@ async def test_close_fails_waiting_calls_definitely_and_sent_ones_as_unknown(wor
 
 
 @scenario(simulate)
-async def test_abandoned_call_harms_no_other(world: World) -> None:
+async def test_abandoned_call_does_not_affect_others(world: World) -> None:
     client, a, *_ = await world.at_controllers(a=not_controller("b"), b=leader, known="a")
     client.send(controller_request(create())).cancel()
     await client.call(create())

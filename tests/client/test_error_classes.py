@@ -62,7 +62,7 @@ def test_error_has_the_class_of_its_code(code: ErrorCode) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_error_of_no_request_has_the_attributes_of_one(error: errors.RaftlogError) -> None:
+def test_error_without_a_request_has_the_same_attributes(error: errors.RaftlogError) -> None:
     assert (error.message, error.field) == ("why", "")
     assert (error.retriable, error.outcome_unknown) == (False, False)
     is_closed = isinstance(error, errors.ClientClosedError)

@@ -78,7 +78,7 @@ def test_time_spent_on_clients_in_one_turn_is_bounded(paced: Paced) -> None:
         assert turns.pauses_s[-1] >= TURN_MAX_MS / 1000 or served == 30
 
 
-def test_cpu_time_of_other_processes_ends_no_turn(paced: Paced) -> None:
+def test_cpu_time_of_other_processes_does_not_end_a_turn(paced: Paced) -> None:
     source, turns, observers = paced
     links = parked_brokers(source, observers, turns, 20, 0.0)
 

@@ -136,7 +136,7 @@ def test_import_ends_at_overwritten_records(
     assert imported.damages == []
 
 
-def test_import_reports_why_it_ended(node: Path, importer: Importer) -> None:
+def test_import_reports_why_it_stopped(node: Path, importer: Importer) -> None:
     importer.run()
     (node / LOG).write_bytes((node / LOG).read_bytes() + kafka.batch(2, [kafka.topic()]))
     first = importer.run()

@@ -367,7 +367,7 @@ def test_aborted_transaction_has_no_effect(tmp_path: Path) -> None:
     assert not state(tmp_path / "exported").topics
 
 
-def test_transaction_without_an_end_is_waited_for(tmp_path: Path) -> None:
+def test_unfinished_transaction_is_waited_for(tmp_path: Path) -> None:
     begin, end = edges("Begin", "End")
     node = kafka.write_node(tmp_path / "node", log_of(NOOP, begin, kafka.topic()))
     with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
@@ -380,7 +380,7 @@ def test_transaction_without_an_end_is_waited_for(tmp_path: Path) -> None:
     assert "orders" in state(tmp_path / "exported").topic_ids
 
 
-def test_deleted_topic_loses_its_configs_to_no_successor_of_its_name(tmp_path: Path) -> None:
+def test_new_topic_does_not_inherit_configs_of_a_deleted_one_of_its_name(tmp_path: Path) -> None:
     other = "AAAAAAAAAAAAAAAAAAAAAg"
     log = log_of(
         kafka.topic(), kafka.config("retention.ms", "1"), kafka.partition(),
@@ -617,7 +617,7 @@ def test_import_in_parts_has_the_checkpoints_of_the_whole(real: Path, tmp_path: 
     assert kept[4] == kept[1]
 
 
-def test_import_continues_where_it_ended(tmp_path: Path) -> None:
+def test_import_continues_where_it_stopped(tmp_path: Path) -> None:
     node = kafka.write_node(
         tmp_path / "node", log_of(kafka.topic(), kafka.config("retention.ms", "1"))
     )

@@ -40,7 +40,7 @@ def image(*configs: tuple[int, str, str, str]) -> Image:
     return builder.snapshot()
 
 
-def test_topic_config_is_that_of_the_strongest_layer() -> None:
+def test_topic_config_comes_from_the_strongest_layer() -> None:
     key = "retention.ms"
     default = (config_keys(2) or {})[key].default
     assert topic_config(image(), "t", key) == default

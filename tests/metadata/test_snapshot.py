@@ -345,6 +345,6 @@ def test_load_rejects_valid_checkpoint_without_image(content: bytes, says: str) 
         snapshot.load([content])
 
 
-def test_hash_is_that_of_the_loaded_entities() -> None:
+def test_hash_is_computed_from_the_loaded_entities() -> None:
     good = made(("feature", [("f", 1)]), state_hash=entity_hash("feature", "f", 1) & HASH_MASK)
     assert snapshot.load([good])[1].features["f"] == 1

@@ -65,7 +65,9 @@ def test_events_survive_a_restart_and_numbers_continue(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("clean", "after"), [(True, "stop"), (False, "error"), (None, "crash")])
-def test_next_process_knows_the_last_end(tmp_path: Path, clean: bool | None, after: str) -> None:
+def test_next_process_knows_how_the_last_one_stopped(
+    tmp_path: Path, clean: bool | None, after: str
+) -> None:
     first = opened(tmp_path)
     led(first, 1)
     if clean is not None:

@@ -275,7 +275,7 @@ def test_newest_lines_include_queued_ones(monkeypatch: pytest.MonkeyPatch) -> No
         root.removeHandler(writer)
 
 
-def test_process_with_an_unread_log_ends_with_its_exit_code() -> None:
+def test_process_with_an_unread_log_exits_with_its_exit_code() -> None:
     program = """
 import structlog
 from raftlog.node.observability.logs import exit_process, setup_logging

@@ -148,7 +148,7 @@ async def test_unresolvable_host_name_is_reported() -> None:
     assert one.failure.startswith("the host name no-such-host.invalid does not resolve: ")
 
 
-async def test_unresponsive_name_server_is_told_apart_from_a_hanging_process(
+async def test_unresponsive_name_server_is_distinguished_from_a_hanging_process(
     monkeypatch: pytest.MonkeyPatch, silent: str
 ) -> None:
     async def never(host: str, port: int) -> Any:
@@ -162,7 +162,9 @@ async def test_unresponsive_name_server_is_told_apart_from_a_hanging_process(
     assert (other.endpoint, other.reach) == ("slow.example:1", Reach.UNRESOLVED)
 
 
-async def test_collector_tells_refusing_from_silent_addresses(dead: str, silent: str) -> None:
+async def test_collector_distinguishes_refusing_from_silent_addresses(
+    dead: str, silent: str
+) -> None:
     seen = await look(dead, silent, timeout_s=0.3)
     reach = {one.endpoint: one.reach for one in seen.nodes}
     assert reach == {dead: Reach.REFUSES, silent: Reach.SILENT}

@@ -163,7 +163,7 @@ async def test_failed_survey_ends_nothing() -> None:
         assert await stream.data() == {"look": 3}
 
 
-async def test_stop_ends_streams_at_once() -> None:
+async def test_stop_closes_streams_at_once() -> None:
     begun = asyncio.get_running_loop().time()
     async with serving(Counted().look, pause_s=60) as (address, _):
         stream = await Stream(address).__aenter__()

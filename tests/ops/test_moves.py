@@ -132,7 +132,7 @@ async def test_throttle_that_another_command_changes_stays() -> None:
     assert (cluster.rates_at_begin, cluster.rates) == ([OWN, other, other], other)
 
 
-async def test_interrupted_command_says_how_to_set_the_earlier_throttle_again() -> None:
+async def test_interrupted_command_prints_how_to_set_the_earlier_throttle_again() -> None:
     cluster = Moving({LEADER_THROTTLE: 4})
 
     def break_down() -> None:

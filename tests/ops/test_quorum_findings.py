@@ -153,7 +153,7 @@ def follower_alone(**leader: Any) -> Survey:
     return quorum(3, 1, {1: S, 3: S}, voters={1: leader})
 
 
-def test_leader_heard_by_a_follower_is_believed_when_it_does_not_answer_here() -> None:
+def test_leader_that_a_follower_reaches_is_accepted_without_its_own_answer() -> None:
     """[The cluster was DOWN, as 1 of 3 voters answered, and its follower heard the leader.]"""
     found = only(follower_alone(), "LEADER_UNSEEN", DEGRADED)
     assert found.cause == (
@@ -161,7 +161,7 @@ def test_leader_heard_by_a_follower_is_believed_when_it_does_not_answer_here() -
     )
 
 
-def test_leader_is_not_believed_when_its_follower_does_not_reach_it() -> None:
+def test_leader_that_its_follower_does_not_reach_is_not_accepted() -> None:
     lost = {"unreachable_ms": 1_000, "unreachable_reason": "h:1: Connection refused"}
     assert only(follower_alone(**lost)).code == "NO_QUORUM"
 
@@ -243,7 +243,7 @@ def test_refusing_voter_is_down_however_recently_the_leader_heard_it() -> None:
     assert elsewhere.cause.startswith("Node 3 refuses connections, but fetches from the leader")
 
 
-def test_unresolvable_host_name_is_told_apart_from_a_hanging_process() -> None:
+def test_unresolvable_host_name_is_distinguished_from_a_hanging_process() -> None:
     """["a process that hangs has to be ended first"]"""
     found = only(quorum(3, 0, {1: Reach.UNRESOLVED, 3: Reach.UNRESOLVED}))
     assert f"nodes 1 and 3 do not resolve ({endpoint(1)} and {endpoint(3)})" in found.cause

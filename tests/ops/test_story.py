@@ -115,7 +115,7 @@ def test_story_02_hanging_leader_is_replaced_after_the_fetch_timeout() -> None:
     assert told.lines[0] is stall, "the cause comes first"
 
 
-def test_story_02a_won_campaign_is_not_that_of_the_next_epoch() -> None:
+def test_story_02a_won_campaign_is_not_taken_for_the_next_one() -> None:
     """[Node 1 had sent no vote requests before, as its predecessor had resigned: its campaign bore
     epoch 3, and was told as the beginning of the election of epoch 4, 21 s later.]
     """

@@ -104,7 +104,7 @@ def test_recorder_refuses_a_shared_writable_mapping(scratch: Path) -> None:
         recorded(scratch, "maps")
 
 
-def test_program_that_fails_is_not_examined(scratch: Path) -> None:
+def test_failing_program_is_not_examined(scratch: Path) -> None:
     with pytest.raises(TracingError, match="no_such_program"):
         recorded(scratch, "no_such_program")
 

@@ -115,7 +115,7 @@ def test_lock_is_tried_until_its_timeout(options: tuple[str, ...], timeout_s: fl
     assert _Unreleased.timeouts == [timeout_s]
 
 
-def test_exit_code_is_that_of_the_command_if_the_release_fails() -> None:
+def test_exit_code_comes_from_the_command_if_the_release_fails() -> None:
     """[The quorum was away when the command had ended and succeeded: the lock expires.]"""
     _Unreleased.asked = 0
     command.lock("job", ["true"])

@@ -325,7 +325,7 @@ async def test_candidate_keeps_no_fetch_of_a_later_start(monkeypatch: pytest.Mon
 
 
 @simulated
-async def test_second_process_becomes_the_voter_once_the_first_has_ended() -> None:
+async def test_second_process_becomes_the_voter_once_the_first_has_exited() -> None:
     world, leader, follower, _ = await begun()
     others = [n for n in world.nodes if n is not follower]
     await caught_up(world, leader.propose(2), world.nodes)
@@ -357,7 +357,7 @@ async def test_copy_of_the_leaders_directory_exits() -> None:
 
 
 @simulated
-async def test_refusal_by_a_non_leader_stops_nobody() -> None:
+async def test_refusal_by_a_non_leader_stops_no_node() -> None:
     _, leader, follower, _ = await begun()
     forged: dict[str, Any] = {"error_code": ErrorCode.DIRECTORY_SET_BACK, "error_message": "x"}
     for leader_id, epoch in ((leader.id, 0), (follower.id, 99), (-1, 99)):

@@ -134,7 +134,7 @@ async def test_silent_link_is_replaced(conversation: Conversation) -> None:
 
 
 @simulated
-async def test_link_that_speaks_before_its_replacement_is_kept() -> None:
+async def test_link_that_answers_before_its_replacement_is_kept() -> None:
     stage = Stage()
     stage.ask(7)
     await asyncio.sleep(1.1)

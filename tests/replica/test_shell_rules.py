@@ -463,7 +463,7 @@ async def test_peer_with_restored_links_is_not_probed_any_more() -> None:
 
 @pytest.mark.parametrize("where", ["request", "tick", "held reply", "disk turn"])
 @simulated
-async def test_any_exception_ends_the_replica(where: str) -> None:
+async def test_any_exception_stops_the_replica(where: str) -> None:
     """A process without a state machine looks healthy: no election, no response, /livez ok."""
     shell = Shell()
     link = FakeLink()
@@ -521,7 +521,9 @@ def test_refusals_are_counted_and_logged_occasionally(monkeypatch: pytest.Monkey
     ids=["closed", "too large"],
 )
 @simulated
-async def test_unsendable_response_ends_its_own_link_at_most(error: Exception, ends: bool) -> None:
+async def test_unsendable_response_closes_its_own_link_at_most(
+    error: Exception, ends: bool
+) -> None:
     """It is sent in a step that another peer's vote or message has begun."""
     shell = Shell()
     broken, sound = FakeLink(), FakeLink()

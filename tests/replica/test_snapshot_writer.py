@@ -96,7 +96,7 @@ async def test_snapshot_writer_yields_the_loop_between_slices() -> None:
 
 
 @simulated
-async def test_disk_error_ends_the_snapshot_writer() -> None:
+async def test_disk_error_stops_the_snapshot_writer() -> None:
     store, done = Store(), Outcome()
     store.failure = StorageError("no")
     start(store, iter([b"a", b"b"]), done)

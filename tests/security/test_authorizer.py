@@ -175,7 +175,7 @@ def test_verdicts_agree_with_a_scan_of_all_entries(
     assert allowed(index(*entries), caller, operation, authorizer=authorizer) == expected
 
 
-def test_verdict_is_that_of_the_queried_index() -> None:
+def test_verdict_comes_from_the_queried_index() -> None:
     """[An entry is removed, and an older verdict still authorizes its principal.]"""
     allow, deny = entry(), entry(permission=Perm.DENY, number=1)
     with_allow = index(allow)

@@ -235,7 +235,7 @@ def test_controller_uses_the_principal_of_the_certificate_except_for_forwarded_r
     assert [one.client.principal for one in recorder.got] == [written]
 
 
-def test_host_and_node_are_those_of_the_connection() -> None:
+def test_host_and_node_come_from_the_connection() -> None:
     stated = {"principal": "User:x", "host": "10.9.9.9", "node_id": 1}
 
     def signed(who: PeerIdentity, conversation: Conversation, **client: Any) -> Any:

@@ -116,7 +116,7 @@ def test_merged_bucketed_files_lose_their_buckets(history: LogHistory, bucketed:
 
 
 @pytest.mark.parametrize("call", [0, 1, COUNT - 1, COUNT])
-def test_next_writer_keeps_nothing_of_a_crash(
+def test_next_writer_removes_what_a_crash_left(
     exported: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     calls = 0

@@ -278,7 +278,7 @@ async def test_snapshot_of_another_log_is_not_accepted(tmp_path: Path, epoch: in
     assert salvage(tmp_path / "a").damaged_log().lacks_snapshot
 
 
-async def test_log_whose_last_write_has_lost_both_marks_is_not_repaired(tmp_path: Path) -> None:
+async def test_log_whose_last_write_lost_both_marks_is_not_repaired(tmp_path: Path) -> None:
     await make_log(tmp_path / "a")
     begin = writes_of(tmp_path / "a")[-1]
     size = HEADER.unpack_from(wal_of(tmp_path / "a").read_bytes(), begin)[1]

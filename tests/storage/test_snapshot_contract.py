@@ -126,7 +126,7 @@ async def test_parts_must_be_in_order_and_a_restart_drops_earlier_ones(machine: 
     assert await make_snapshot(store, one) is None
 
 
-async def test_incomplete_snapshot_is_gone_after_a_restart(machine: Machine) -> None:
+async def test_incomplete_snapshot_is_deleted_at_a_restart(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
     store.store_snapshot(one, 0, snapshot_content(one)[:100])

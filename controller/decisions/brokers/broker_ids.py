@@ -259,7 +259,7 @@ def _check_endpoint(asking: _Asking, neighbours: list[Broker], notes: list[str])
                 " to it",
                 neighbours,
             )
-        notes.append(f"broker {broker.id} is alive at this very address: {_who(broker)}")
+        notes.append(f"broker {broker.id} is alive at this address: {_who(broker)}")
 
 
 def _mapped(asking: _Asking, mapping: Hostname, state: str) -> Choice:

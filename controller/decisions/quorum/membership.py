@@ -134,7 +134,7 @@ class Membership:
             # The voter may be about to fetch from this leader for the first time.
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"this controller has led for less than {LIVE_WITHIN_MS} ms: it cannot tell yet"
+                f"this controller has led for less than {LIVE_WITHIN_MS} ms: it does not know yet"
                 f" whether a process of node {gone.id} fetches",
                 "voter_id",
             )

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 PLAINTEXT, SSL = "PLAINTEXT", "SSL"
 PROTOCOLS = (PLAINTEXT, SSL)
-"""Protocols of a listener."""
 
 
 @dataclass(frozen=True, slots=True)

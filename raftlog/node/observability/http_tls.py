@@ -36,7 +36,6 @@ class TlsDoor:
         max_handshakes: int,
         timeout_ms: int,
     ) -> None:
-        """``timeout_ms``: timeout of a handshake."""
         self._bound, self._contexts, self._protocol = bound, contexts, protocol
         self._max_handshakes, self._timeout_s = max_handshakes, timeout_ms / 1000
         self._loop = asyncio.get_running_loop()

@@ -26,7 +26,6 @@ class LogLevel:
         self._configured, self._apply, self._clock = configured, apply, wall_clock_ms
         self._timer: asyncio.TimerHandle | None = None
         self.level = configured
-        """The current level."""
         self.until_ms = 0
         """Time at which the configured level returns, in ms, or 0 if it is active."""
 

@@ -43,7 +43,6 @@ class Survivor:
     identity: NodeIdentity
     lineage: Lineage
     epoch: int
-    """Epoch of the vote."""
     last_epoch: int
     """Epoch of the last record, or of the snapshot if no record follows it."""
     start_offset: int

@@ -81,7 +81,7 @@ class VoterStarts:
                 ErrorCode.DIRECTORY_IN_USE,
                 "start",
                 f"this process, node {node_id}, runs with directory {directory_id} (start"
-                f" {self._store.starts.count}): start {start.count} is of a copy of it",
+                f" {self._store.starts.count}): start {start.count} belongs to a copy",
             )
         known = self.known(directory_id)
         if known is None or start.follows(known):

@@ -164,11 +164,9 @@ class LocalLog:
         self._disk_turn: asyncio.Handle | None = None
         self._inline = self._is_put_off = False
         self.start_offset = 0
-        """First offset of the log."""
         self.durable_end_offset = 0
         """End of the synced part, as last reported by the store."""
         self.last_timestamp_ms = 0
-        """Timestamp of the last batch, in ms."""
         self.sync_latency = Latency()
         """Durations of the disk's syncs."""
 

@@ -345,7 +345,7 @@ class PeerLink:
             self._peer.listener.connected(self._peer.node_id)
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Process the responses to requests on this link; drop any other message."""
+        """See ``SnapshotLink.received``."""
         if link is not self._dialer.link:
             return
         self._silence.heard()
@@ -473,7 +473,6 @@ class Peer:
             listener,
         )
         self.address = endpoint
-        """The dialed address."""
         self._proven = ""
         """The last address at which the peer answered with its own id."""
         self._spawn, self._elsewhere = spawn, elsewhere

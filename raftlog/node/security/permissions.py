@@ -255,9 +255,9 @@ REQUESTS: Mapping[str, RequestKind] = {
         )
     ),
     "grant_lease": RequestKind(_NEW_SESSION),
-    "keep_lease_alive": RequestKind(OfAnybody("by the principal that the lease was granted to")),
+    "keep_lease_alive": RequestKind(OfAnybody("by the principal that holds the lease")),
     "revoke_lease": RequestKind(
-        OfAnybody("by the principal that the lease was granted to, or with ALTER on CLUSTER"),
+        OfAnybody("by the principal that holds the lease, or with ALTER on CLUSTER"),
         clears_up=True,
     ),
     "list_leases": RequestKind(_DESCRIBE_CLUSTER),

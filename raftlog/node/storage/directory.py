@@ -119,7 +119,7 @@ _STARTS_KIND = "starts"
 
 
 def write_starts(directory: Path, starts: DirectoryStarts) -> None:
-    """Durably replace the recorded starts. Raises StorageError."""
+    """See ``LogStore.keep_starts``."""
     write_checked(directory / STARTS_FILE, _STARTS_KIND, starts)
 
 

@@ -23,7 +23,6 @@ class Run(NamedTuple):
     """A run of consecutive batches, which begins where the previous run ends."""
 
     end_offset: int
-    """End offset, exclusive."""
     last_timestamp_ms: int
     """Timestamp of the newest batch, in ms."""
     size: int
@@ -44,7 +43,6 @@ class LogRuns:
         self._grain = 0
         """Size in bytes at which a run is complete."""
         self.size = sum(run.size for run in self._runs)
-        """Size of all runs, in bytes."""
         self.last_base = last_base
         """Base offset of a batch, or of consecutive batches, at the end of the last run; -1 if
         unknown.
@@ -181,10 +179,7 @@ class PartitionStore(Protocol):
         """
 
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
-        """Delete everything at or above ``end_offset``, a batch boundary.
-
-        Becomes durable with the next ``flush``.
-        """
+        """See ``LogStore.truncate``."""
 
     def advance_start(self, key: PartitionKey, start_offset: int, *, dropped_bytes: int) -> None:
         """Delete everything below ``start_offset``, a batch boundary of the replica.
@@ -211,7 +206,7 @@ class PartitionStore(Protocol):
         """Delete a replica, if it exists. Becomes durable with the next ``flush``."""
 
     def free_bytes(self) -> int:
-        """Return the free space of the store's file system, in bytes."""
+        """See ``LogStore.free_bytes``."""
 
     def close(self) -> None:
         """Close the store. Unflushed writes may or may not survive."""

@@ -53,7 +53,7 @@ class Clients:
         self._executed = _Executed()
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Yield the findings in a slice with the columns COLUMNS."""
+        """Yield the findings in a slice."""
         numbered = (
             (ints(table["client_id"]) != 0)
             & (ints(table["sequence"]) != 0)

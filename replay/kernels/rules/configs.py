@@ -31,7 +31,6 @@ COLUMNS = (
     "config_name",
     "config_value",
 )
-"""Columns needed of the records of TYPES."""
 TYPES = (RecordType.CONFIG,)
 
 
@@ -52,7 +51,7 @@ class Configs:
         self._ends = np.array([ends for _, _, ends in lives], np.int64)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Yield the findings in a slice with the columns COLUMNS."""
+        """Yield the findings in a slice."""
         rows = table.filter(pc.equal(table["resource_type"], int(ResourceType.TOPIC)))
         if not rows.num_rows:
             return

@@ -102,6 +102,6 @@ def _transactions(rows: list[Row]) -> Iterator[Finding]:
                     place_of(row, "a transaction"),
                     also=begun["offset"],
                     found=f"ended in controller epoch {row['epoch']}",
-                    expected=f"aborted, as the controller of epoch {begun['epoch']} is gone",
+                    expected=f"aborted, as epoch {begun['epoch']} is over",
                 )
             begun = None

@@ -32,7 +32,6 @@ COLUMNS = (
     "high_watermark",
     "applied",
 )
-"""Columns needed of the records of TYPES."""
 TYPES = (RecordType.PROGRESS,)
 _Key = tuple[int, int, int]
 
@@ -52,7 +51,7 @@ class Progress:
         self._reported = np.full(64, MISSING, np.int64)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Yield the findings in a slice with the columns COLUMNS."""
+        """Yield the findings in a slice."""
         if not table.num_rows:
             return
         offset, lao, mark = (

@@ -51,7 +51,6 @@ COLUMNS = (
     "lease_name",
     "proposer_epoch",
 )
-"""Columns needed of the records of TYPES."""
 TYPES = (*NEEDS, *CONFIG_TYPES)
 
 
