@@ -110,7 +110,7 @@ def _threads() -> dict[int, dict[str, Any]]:
 def _used(
     before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the CPU used by each thread between two samples; ended threads are omitted."""
+    """Return the CPU used by each thread between two samples, without threads that exited."""
     found = []
     for tid, now in after.items():
         old = before.get(tid, {})

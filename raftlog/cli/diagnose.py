@@ -493,7 +493,7 @@ def loglevel(
         ),
     ] = None,
     span: Annotated[
-        str, opt("--for SPAN", "For how long; then the configured level returns.")
+        str, opt("--for SPAN", "How long; then the configured level applies again.")
     ] = "10m",
     bootstrap_controller: BootstrapController = "",
     bootstrap_server: BootstrapServer = "",

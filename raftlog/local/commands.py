@@ -277,7 +277,7 @@ def _show(nodes: Sequence[LocalNode]) -> None:
 
 
 def _program() -> str:
-    """Return the command that runs this installation's ``raftlog`` from here."""
+    """Return the command that runs this installation's ``raftlog`` from the current directory."""
     path = Path(sys.executable).parent / "raftlog"
     if shutil.which("raftlog") == str(path):
         return "raftlog"

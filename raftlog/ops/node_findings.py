@@ -170,7 +170,7 @@ def _full_brokers(survey: Survey) -> Iterator[Finding]:
             " lead, and leaves the ISR of every partition that receives records. Consumers are"
             " served.",
             "Free space, install a larger disk, reduce the retention of large topics "
-            "(retention.ms, retention.bytes), or drain the broker. It recovers by itself. "
+            "(retention.ms, retention.bytes), or drain the broker. No restart is needed. "
             "docs/operations.md, A disk fills up.",
             "raftlog topics describe",
         )

@@ -518,8 +518,8 @@ class UnfinishedMessages:
                 connection.held_bytes, connection.many_since = 0, math.inf
 
     def _share(self, held: Counter[str]) -> None:
-        """Close calls from the address with the most unfinished bytes until that address leaves as
-        much to others.
+        """Close calls from the address with the most unfinished bytes until it has no more of them
+        than are free for others.
         """
         while held:
             host, most = held.most_common(1)[0]
