@@ -131,15 +131,13 @@ class Administrator(Actors):
 def set_config(
     resource_type: int, names: list[str], key: str, value: str
 ) -> pb.IncrementalAlterConfigsRequest:
-    config = pb.AlterableConfig(name=key, value=value)
-    return pb.IncrementalAlterConfigsRequest(
-        resources=[
-            pb.AlterConfigsResource(
-                resource_type=resource_type, resource_name=name, configs=[config]
-            )
-            for name in names
-        ]
+    configs, request = (
+        [pb.AlterableConfig(name=key, value=value)],
+        pb.IncrementalAlterConfigsRequest(),
     )
+    for name in names:
+        request.resources.add(resource_type=resource_type, resource_name=name, configs=configs)
+    return request
 
 
 def _refusal(response: Any) -> str:
@@ -179,11 +177,8 @@ class Exporters(Actors):
                 ).list_export_cursors
                 change = _change(name, listed, draw, share)
                 if change is not None:
-                    response = await client.call(
-                        pb.AlterExportCursorsRequest(alterations=[change]),
-                        timeout_s=TIMEOUT_S,
-                        raise_refused=False,
-                    )
+                    body = pb.AlterExportCursorsRequest(alterations=[change])
+                    response = await client.call(body, timeout_s=TIMEOUT_S, raise_refused=False)
                     (result,) = response.alter_export_cursors.results
                     outcome = "failed" if result.HasField("error") else "ok"
                     world.count(f"export_cursor {outcome}")

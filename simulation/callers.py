@@ -220,12 +220,9 @@ class Caller:
         body: Any
         if rng.random() < 0.6:
             kind = "create_topic"
-            body = pb.CreateTopicsRequest(
-                topics=[
-                    pb.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-                    for name in names
-                ]
-            )
+            body = pb.CreateTopicsRequest()
+            for name in names:
+                body.topics.add(name=name, num_partitions=1, replication_factor=1)
         else:
             kind, body = "delete_topic", pb.DeleteTopicsRequest(names=names)
         # A topic's history is judged call by call: each name is one.

@@ -65,23 +65,15 @@ class DataWorkload(Actors):
         brokers = len(world.members)
         for number in range(rng.randint(1, 3)):
             replicas = min(brokers, rng.choice((1, 2, 3, 3, 3)))
-            configs = [
-                pb.ConfigEntry(
-                    name="min.insync.replicas", value=str(rng.randint(1, min(2, replicas)))
-                )
-            ]
+            configs = {"min.insync.replicas": str(rng.randint(1, min(2, replicas)))}
             if world.config.data_kept_bytes:
-                configs.append(
-                    pb.ConfigEntry(name=RETENTION_BYTES, value=str(world.config.data_kept_bytes))
-                )
+                configs[RETENTION_BYTES] = str(world.config.data_kept_bytes)
             if world.config.unclean_topics:
-                configs.append(pb.ConfigEntry(name=UNCLEAN_ELECTION, value="true"))
-            topic = pb.CreatableTopic(
-                name=f"data-{number}",
-                num_partitions=rng.randint(1, 2),
-                replication_factor=replicas,
-                configs=configs,
-            )
+                configs[UNCLEAN_ELECTION] = "true"
+            topic = pb.CreatableTopic(name=f"data-{number}", replication_factor=replicas)
+            topic.num_partitions = rng.randint(1, 2)
+            for key, value in configs.items():
+                topic.configs.add(name=key, value=value)
             await self._create_one(client, topic)
         client.close()
 
@@ -191,6 +183,17 @@ class DataWorkload(Actors):
         self._world.returned(operation)
         return operation
 
+    def _consumer(
+        self, host: str, name: str, timeout_s: float, only: list[str] | None = None, **settings: Any
+    ) -> Consumer:
+        world = self._world
+        endpoints = [one.endpoint for one in world.members if only is None or one.name in only]
+        timeout_ms = int(timeout_s * 1000)
+        return Consumer(
+            world.network.transport_for(host), endpoints, rng=world.rng(name),
+            settings=ConsumerSettings(request_timeout_ms=timeout_ms, **settings),
+        )  # fmt: skip
+
     async def _consume(self, name: str, number: int) -> None:
         """Read all permanent topics: one consumer always from the beginning, the other onwards."""
         world = self._world
@@ -199,12 +202,7 @@ class DataWorkload(Actors):
         while True:
             count += 1
             client = f"{name}.{count}"
-            consumer = Consumer(
-                world.network.transport_for(name),
-                [host.endpoint for host in world.members],
-                rng=world.rng(client),
-                settings=ConsumerSettings(request_timeout_ms=int(world.config.timeout_s * 1000)),
-            )
+            consumer = self._consumer(name, client, world.config.timeout_s)
             self._clients.append(consumer)
             topics = dict(self.topics)
             for topic in topics:
@@ -229,21 +227,16 @@ class DataWorkload(Actors):
         self, brokers: list[str], partitions: list[tuple[str, PartitionKey]]
     ) -> dict[PartitionKey, str]:
         """Send a record to each partition through these brokers. Return the errors by partition."""
-        # Leaders may still be moved to where they belong: then what became of a record is not
-        # known.
+        name = "last-producer"
+        # Leaders may still be moved, which makes outcomes unknown: those are retried.
         producer = self.producer(
-            "last-producer",
-            brokers,
-            delivery_timeout_ms=20_000,
-            request_timeout_ms=5_000,
-            retry_unknown=True,
+            name, brokers, delivery_timeout_ms=20_000, request_timeout_ms=5_000, retry_unknown=True
         )
-        done = await asyncio.gather(
-            *(
-                self.send("last-producer", producer, topic, -1, again=True, partition=key[1])
-                for topic, key in partitions
-            )
-        )
+        sends = [
+            self.send(name, producer, topic, -1, again=True, partition=key[1])
+            for topic, key in partitions
+        ]
+        done = await asyncio.gather(*sends)
         producer.close()
         return {
             key: f"{one.key}: {one.error}"
@@ -258,14 +251,7 @@ class DataWorkload(Actors):
         world = self._world
         self._values += 1
         client = f"last-consumer.{self._values}"
-        consumer = Consumer(
-            world.network.transport_for("last-producer"),
-            [host.endpoint for host in world.members if host.name in brokers],
-            rng=world.rng(client),
-            settings=ConsumerSettings(
-                request_timeout_ms=int(within_s * 1000), offset_reset=EARLIEST
-            ),
-        )
+        consumer = self._consumer("last-producer", client, within_s, brokers, offset_reset=EARLIEST)
         for (topic, key), end in wanted.items():
             consumer.assign(topic, key[1], max(0, end - LAST_READ))
         left, why, until = dict(wanted), "", world.now() + within_s

@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
@@ -167,16 +168,20 @@ class FlappingWorld(Swarm):
             await asyncio.sleep(rng.uniform(0.0, 0.3) * self._timeout_s)
 
 
+def faultless(seed: int, timeout_ms: int, **changes: Any) -> SwarmConfig:
+    """Return a seed's config with fast disks, and without faults."""
+    return replace(
+        draw_freely(seed), faults={}, disk_max_ms=2.0, queue_messages=65536,
+        election_timeout_ms=timeout_ms, fetch_timeout_ms=timeout_ms, **changes,
+    )  # fmt: skip
+
+
 def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needless]:
     """Run once. A needless election, or any exception, is the outcome's failure."""
-    drawn = draw_freely(seed)
     rng = random.Random(f"{seed} flapping")
-    timeout_ms = rng.choice((700, 1000))
-    config = config or replace(
-        drawn, voters=rng.choice((3, 3, 3, 5)), brokers=rng.choice((0, 1, 3)), safety_s=30.0,
-        faults={}, disk_max_ms=2.0, queue_messages=65536, election_timeout_ms=timeout_ms,
-        fetch_timeout_ms=timeout_ms,
-    )  # fmt: skip
+    timeout_ms, voters = rng.choice((700, 1000)), rng.choice((3, 3, 3, 5))
+    brokers = rng.choice((0, 1, 3))
+    config = config or faultless(seed, timeout_ms, voters=voters, brokers=brokers, safety_s=30.0)
     outcome, needless = Outcome(seed, config), Needless()
     run_world(outcome, lambda: FlappingWorld(outcome, needless))
     return outcome, needless

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from raftlog.client.async_client import SURROUNDINGS, Surroundings
-from simulation.faults.links import both, cut_for, duration_s
+from simulation.faults.links import between, cut_for, duration_s
 from simulation.faults.schedule import AGAIN_AND_AGAIN
 from simulation.hosts import BrokerHost, ControllerHost, Note
 from simulation.outcome import Outcome
@@ -266,8 +266,7 @@ async def cut_program(world: GuestWorld, rng: random.Random) -> None:
         return
     brokers = [host.name for host in world.members]
     cut = brokers if rng.random() < 0.5 else [rng.choice(brokers)]
-    pairs = [pair for broker in cut for pair in both(guest.name, broker)]
-    await cut_for(world, "cut_program", pairs, duration_s(rng))
+    await cut_for(world, "cut_program", between([guest.name], cut), duration_s(rng))
 
 
 async def kill_program(world: GuestWorld, rng: random.Random) -> None:

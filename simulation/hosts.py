@@ -465,6 +465,7 @@ class BrokerHost(_Host):
             self._watch.tell("broker_stopped", self, reason)
 
 
+AnyHost = ControllerHost | BrokerHost
 _DEFAULT_PART_BYTES = QuorumConfig("", 0, "", ()).fetch_snapshot_max_bytes
 
 

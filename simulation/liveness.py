@@ -23,7 +23,7 @@ from simulation.checks.replica_logs import name_of
 from simulation.data_workload import DataWorkload
 from simulation.faults.disks import mend_disk
 from simulation.faults.voters import end_roll, replace_left_ahead
-from simulation.hosts import BrokerHost, ControllerHost
+from simulation.hosts import AnyHost, BrokerHost, ControllerHost
 from simulation.workload import Client, Workload
 from simulation.world import World
 
@@ -48,7 +48,7 @@ def heal(world: World, workload: Workload) -> None:
     world.healed.update(dict.fromkeys([*workload.hosts(), "operator"]))
     world.note("world", f"heals {' '.join(world.healed)}; the rest stays as it is")
     world.network.unblock_all(among=world.healed)
-    healed: list[ControllerHost | BrokerHost] = [*chosen, *brokers]
+    healed: list[AnyHost] = [*chosen, *brokers]
     for host in healed:
         _mend(world, host)
     for host in world.controllers:
@@ -75,7 +75,7 @@ def _choose_brokers(world: World, rng: random.Random) -> list[BrokerHost]:
     return sorted(rng.sample(sound, count), key=lambda host: host.id)
 
 
-def _mend(world: World, host: ControllerHost | BrokerHost) -> None:
+def _mend(world: World, host: AnyHost) -> None:
     world.network.resume(host.name)
     if isinstance(host, ControllerHost):
         host.doom(-1)
@@ -145,7 +145,7 @@ def _are_at(world: World, offset: int) -> bool:
         return False
     if world.healed_brokers() and service.node.lowest_acknowledged_offset < offset:
         return False
-    healed: list[ControllerHost | BrokerHost] = [
+    healed: list[AnyHost] = [
         *world.healed_controllers(),
         *world.healed_brokers(),
     ]

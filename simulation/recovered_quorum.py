@@ -1,17 +1,15 @@
-"""Recovery after a majority's disks are lost, as docs/operations.md says ("A quorum lost for
-good").
+"""Recovery after the disks of a majority are lost (docs/operations.md, "A quorum lost for good").
 
-All controllers are stopped; the remaining directory with the longest log is recovered by the
-shipped code and leads alone; all others join with empty disks. A power cut may interrupt the
-recovery, which is repeated. The committed history ends with the recovered directory; another one
-begins with the next generation, under fresh checkers (``checkers_after``). It must hold that
+All controllers are stopped. The shipped code recovers the remaining directory with the longest log,
+which then leads alone, and the others join with empty disks. A power cut may interrupt the
+recovery, which is repeated. A new log generation begins, with new checkers (``checkers_after``):
 
-* the recovered log is a prefix of the committed log from now on;
-* all healed nodes reach the new generation, also those with disks formatted without it;
-* no broker leads in a leader epoch below the generation's range, and no two histories share a
-  leader epoch (I23);
-* a partition's committed records are kept if every ISR member of the recovered metadata has them on
-  disk, and no later loss or unclean leader made them void.
+* the recovered log is a prefix of the new committed log;
+* all healed nodes reach the new generation;
+* no broker leads in a leader epoch below the range of the new generation, and no two generations
+  share a leader epoch (I23);
+* a partition's committed records survive if every ISR member in the recovered metadata has them on
+  its disk, until a later loss of disks or an unclean leader.
 """
 
 import asyncio
@@ -29,7 +27,7 @@ from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.acl_history import AclHistory
-from simulation.checks.api import BrokerView, Checker, fail
+from simulation.checks.api import BrokerView, Checker, Operation, fail
 from simulation.checks.commitment import Commitment, Durability
 from simulation.checks.committed_data import Committed, CommittedData, epoch_on
 from simulation.checks.data_clients import DataClients
@@ -184,24 +182,10 @@ def checkers_after(
     held, watches = Held(ledger), Watches(ledger, AclHistory())
     held.begin_after(old(Held))
     watches.begin_after(old(Watches))
-    fresh: list[Checker] = [
-        ledger,
-        Elections(ledger),
-        Commitment(ledger),
-        Durability(ledger),
-        States(ledger),
-        SnapshotParts(),
-        Visibility(ledger),
-        Queues(),
-        Turns(),
-        Contradictions(),
-        data,
-        clients,
-        recovered,
-        Linearizability(ledger),
-        held,
-        watches,
-    ]
+    of_ledger = Elections(ledger), Commitment(ledger), Durability(ledger), States(ledger)
+    others = SnapshotParts(), Visibility(ledger), Queues(), Turns(), Contradictions()
+    of_data = data, clients, recovered, Linearizability(ledger), held, watches
+    fresh: list[Checker] = [ledger, *of_ledger, *others, *of_data]
     for checker in fresh:
         checker.begin(_Present(world, generation) if isinstance(checker, States) else world)
     data.lost_disks.update(old_data.lost_disks)
@@ -350,16 +334,12 @@ async def _recovered(
         found = store.recover()
         before = survivor_of(host.disk.identity, found, host.quorum.voters)
         now_ms = max(START_OF_TIME_MS + round(world.now() * 1000), found.last_timestamp_ms)
-        work = asyncio.ensure_future(
-            begin_anew(
-                store, before, endpoint=host.endpoint, reason="its quorum is lost", now_ms=now_ms
-            )
-        )
+        reason = "its quorum is lost"
+        recovery = begin_anew(store, before, endpoint=host.endpoint, reason=reason, now_ms=now_ms)
+        work = asyncio.ensure_future(recovery)
         interrupted = rng.random() < INTERRUPTED_P
-        await asyncio.wait(
-            [work],
-            timeout=rng.uniform(0.0, world.config.disk_max_ms / 500) if interrupted else None,
-        )
+        timeout_s = rng.uniform(0.0, world.config.disk_max_ms / 500) if interrupted else None
+        await asyncio.wait([work], timeout=timeout_s)
         if interrupted:
             work.cancel()
             host.disk.crash(rng)
@@ -388,15 +368,14 @@ def _renew_checkers(world: World, host: ControllerHost, done: Recovery, over: in
         one for one in watch.checkers if not type(one).__module__.startswith("simulation.checks.")
     ]
     last = world.operations
-    watch.renew(
-        [*fresh, *others],
-        lambda host: (
-            isinstance(host, ControllerHost) or generation_of(host) not in (NO_GENERATION, over)
-        ),
-        lambda operation: (
-            operation.number > last and (operation.outcome != "ok" or operation.generation != over)
-        ),
-    )
+
+    def is_current(host: ControllerHost | BrokerView) -> bool:
+        return isinstance(host, ControllerHost) or generation_of(host) not in (NO_GENERATION, over)
+
+    def is_new(one: Operation) -> bool:
+        return one.number > last and (one.outcome != "ok" or one.generation != over)
+
+    watch.renew([*fresh, *others], is_current, is_new)
 
 
 async def go_on(world: World, workload: Workload, lost: Lost, within_s: float) -> None:
@@ -410,14 +389,12 @@ async def go_on(world: World, workload: Workload, lost: Lost, within_s: float) -
         world.spawn(end_roll(world), "end of the roll")
     adding = world.spawn(_add_voters(world, lost.voters), "operator", "operator")
     await world.until(adding.done, within_s, "the others are voters again")
-    await world.until(
-        lambda: all(
-            generation_of(host) not in (NO_GENERATION, lost.generation)
-            for host in world.healed_brokers()
-        ),
-        within_s,
-        "brokers have come to another generation",
-    )
+
+    def have_followed() -> bool:
+        generations = map(generation_of, world.healed_brokers())
+        return {NO_GENERATION, lost.generation}.isdisjoint(generations)
+
+    await world.until(have_followed, within_s, "brokers have come to another generation")
     for number in range(WRITES):
         written = await workload.last_write(within_s, f"again-{number}")
         if written.generation == lost.generation:
@@ -469,8 +446,7 @@ async def _show_old_tokens(world: World, workload: Workload, lost: Lost) -> None
 
 async def _add_voters(world: World, hosts: list[ControllerHost]) -> None:
     for host in hosts:
-        while True:
-            error = await world.operator.ask(add_request(host))
-            if error is None or error.code is ErrorCode.DUPLICATE_VOTER:
-                break
+        error = await world.operator.ask(add_request(host))
+        while error is not None and error.code is not ErrorCode.DUPLICATE_VOTER:
             await asyncio.sleep(AGAIN_S)
+            error = await world.operator.ask(add_request(host))

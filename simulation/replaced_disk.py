@@ -162,14 +162,13 @@ class RaceWorld(Swarm):
         epoch = self.active_image().brokers[two.id].epoch
         self.fleet.replace_broker_disk(two)
         two.start()
-        await self.until(
-            lambda: (
-                self.active_image().brokers[two.id].epoch > epoch
-                and not self.active_image().brokers[two.id].fenced
-            ),
-            LATE_S - 0.5,
-            "broker 2 is registered anew and unfenced before the proposal arrives",
-        )
+
+        def is_unfenced() -> bool:
+            registered = self.active_image().brokers[two.id]
+            return registered.epoch > epoch and not registered.fenced
+
+        what = "broker 2 is registered anew and unfenced before the proposal arrives"
+        await self.until(is_unfenced, LATE_S - 0.5, what)
 
     async def _read(self) -> None:
         consumer = Consumer(

@@ -1,13 +1,13 @@
-"""A whole cluster's run from a seed and a config, with checks throughout, and a transcript.
+"""A simulated run of a whole cluster. Everything above time, network and disk is shipped code; a
+seed and a config determine the transcript, byte for byte.
 
-*Safety*: all faults of the config, every promise checked at each step. *Liveness*
-(``liveness.py``): a majority is healed, everything else stays broken, and within a bound there must
-be a leader, all caught up, LAO at the end, and writes served. Above time, network and disk all is
-shipped code. A seed and config give the same transcript, byte for byte.
+In the safety phase the faults of the config strike, and every promise is checked at each step. In
+the liveness phase (``liveness.py``) a majority is healed, and must recover within a bound.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from simulation import recovered_quorum
 from simulation.checks.api import Checker
@@ -47,7 +47,6 @@ class Swarm(World):
         await self.faults.strike_once()
         recovery = None
         if self.config.recovery:
-            # What the lost disks alone have is to be committed first.
             self.faults.spared = "controllers"
             recovery = await recovered_quorum.lose_majority(self, self.workload)
         heal(self, self.workload)
@@ -67,35 +66,25 @@ def run_swarm(
     seed: int,
     config: SwarmConfig | None = None,
     checkers: Sequence[Checker] | None = None,
-    *,
-    until_s: float = 0.0,
-    max_steps: int = MAX_STEPS,
-    max_real_s: float = MAX_REAL_S,
+    **limits: Any,
 ) -> Outcome:
     """Run a simulated cluster from a seed; a failure is in the outcome. ``config``, ``checkers``:
     instead of the seed's and the standard ones. ``until_s``: virtual time to stop at.
     """
     outcome = Outcome(seed, draw(seed) if config is None else config)
     checkers = all_checkers() if checkers is None else checkers
-    run_world(
-        outcome,
-        lambda: Swarm(outcome, checkers),
-        until_s=until_s,
-        max_steps=max_steps,
-        max_real_s=max_real_s,
-    )
+    run_world(outcome, lambda: Swarm(outcome, checkers), **limits)
     return outcome
 
 
 def run_world(
-    outcome: Outcome,
-    make: Callable[[], World],
-    *,
-    until_s: float = 0.0,
-    max_steps: int = MAX_STEPS,
-    max_real_s: float = MAX_REAL_S,
-) -> None:
-    """Run a world on its own loop. The failure is what a checker has found, or any exception."""
+    outcome: Outcome, make: Callable[[], World], *, until_s: float = 0.0,
+    max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S,
+) -> None:  # fmt: skip
+    """Run a world on its own loop. The failure is what a checker has found, or any exception.
+
+    ``until_s``: virtual time at which to stop; 0: run to the end.
+    """
     worlds: list[World] = []
 
     async def main() -> None:

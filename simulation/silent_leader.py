@@ -9,14 +9,13 @@ round trips of the slowest link and 0.3 s. It wakes, and all settle. Every other
 
 import asyncio
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from simulation.checks.api import fail
-from simulation.flapping import SETTLE_S, FlappingWorld, Needless
+from simulation.flapping import SETTLE_S, FlappingWorld, Needless, faultless
 from simulation.hosts import ControllerHost
 from simulation.outcome import Outcome
 from simulation.run import run_world
-from simulation.swarm.config import draw_freely
 
 TIMEOUT_MS = 1000
 FAR_S = 0.2
@@ -88,18 +87,9 @@ class SilentLeaderWorld(FlappingWorld):
 def hang(seed: int) -> tuple[Outcome, Replaced]:
     """Run once. A needless election is the outcome's failure; slow replacements are listed."""
     rng = random.Random(f"{seed} silent leader")
-    config = replace(
-        draw_freely(seed),
-        voters=rng.choice((3, 3, 5)),
-        brokers=rng.choice((0, 1)),
-        safety_s=20.0,
-        faults={},
-        disk_max_ms=2.0,
-        queue_messages=65536,
-        election_timeout_ms=TIMEOUT_MS,
-        fetch_timeout_ms=TIMEOUT_MS,
-        drift=0.0,
-        timeout_s=5.0,
+    voters, brokers = rng.choice((3, 3, 5)), rng.choice((0, 1))
+    config = faultless(
+        seed, TIMEOUT_MS, voters=voters, brokers=brokers, safety_s=20.0, drift=0.0, timeout_s=5.0
     )
     outcome, replaced = Outcome(seed, config), Replaced()
     run_world(outcome, lambda: SilentLeaderWorld(outcome, Needless(), replaced))

@@ -63,11 +63,8 @@ class Supervisor:
         if broker not in world.members:
             return
         if isinstance(error, CorruptLogError):
-            world.loop.call_later(
-                world.rng(f"operator {world.fleet.replaced_disks}").uniform(*OPERATOR_S),
-                self._replace_disk,
-                broker,
-            )
+            rng = world.rng(f"operator {world.fleet.replaced_disks}")
+            world.loop.call_later(rng.uniform(*OPERATOR_S), self._replace_disk, broker)
         else:
             world.loop.call_later(RESTART_S, self._restart_broker, broker)
 
@@ -82,13 +79,10 @@ class Supervisor:
             broker.start()
 
     def _upgrade_if_behind(self, host: BrokerHost) -> None:
-        world = self._world
-        service = world.active()
-        if (
-            service is not None
-            and versions.metadata_version(service.image.features) > host.highest_level
-        ):
-            world.note(host.name, "is upgraded: the level was raised")
+        service = self._world.active()
+        level = versions.metadata_version(service.image.features) if service is not None else 0
+        if level > host.highest_level:
+            self._world.note(host.name, "is upgraded: the level was raised")
             host.be_of_build(versions.LATEST_METADATA_VERSION)
 
     async def keep_sampling(self) -> None:

@@ -66,13 +66,12 @@ class Watchers(Actors):
             return
         self.begin()
         for watcher in self._all:
-            await self._world.until(
-                lambda watcher=watcher: (  # type: ignore[misc]
-                    watcher.reached(written.generation) >= written.offset
-                ),
-                within_s,
-                f"{watcher.name} is told what changed up to offset {written.offset}",
-            )
+
+            def has_reached(watcher: Watcher = watcher) -> bool:
+                return watcher.reached(written.generation) >= written.offset
+
+            what = f"{watcher.name} is told what changed up to offset {written.offset}"
+            await self._world.until(has_reached, within_s, what)
         self.stop()
 
 

@@ -24,14 +24,7 @@ class Watch:
         self.checkers = list(checkers)
         self.failure: BaseException | None = None
         self._on_failure = on_failure
-        self._hooks: dict[str, list[Callable[..., None]]] = {
-            name: [
-                getattr(c, name)
-                for c in checkers
-                if getattr(type(c), name) is not getattr(Checker, name)
-            ]
-            for name in HOOKS
-        }
+        self._hooks = {name: _listening(checkers, name) for name in HOOKS}
         self._announced: dict[str, tuple[int, int]] = {}
         self.retired: list[Checker] = []
 
@@ -50,12 +43,7 @@ class Watch:
         self.retired += [checker for checker in self.checkers if checker not in checkers]
         self.checkers = list(checkers)
         for name, hooks in self._hooks.items():
-            # In place: whoever tells a hook has the list.
-            hooks[:] = [
-                getattr(c, name)
-                for c in checkers
-                if getattr(type(c), name) is not getattr(Checker, name)
-            ]
+            hooks[:] = _listening(checkers, name)
             if name in _OF_IMAGES:
                 hooks[:] = [_only_if(is_current, hook) for hook in hooks]
             elif name == "client_returned":
@@ -145,6 +133,12 @@ class BrokerTap:
 
     def step_failed(self, error: Exception) -> None:
         """The loop receives a defect, and the host a failed disk: both from the shell."""
+
+
+def _listening(checkers: Sequence[Checker], hook: str) -> list[Callable[..., None]]:
+    """Return a hook's methods of the checkers that override it."""
+    inherited = getattr(Checker, hook)
+    return [getattr(one, hook) for one in checkers if getattr(type(one), hook) is not inherited]
 
 
 def _only_if(wanted: Callable[[Any], bool], hook: Callable[..., None]) -> Callable[..., None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from raftlog.client.broker_client import BrokerClient
@@ -135,19 +135,15 @@ class Client:
         transport = world.network.transport_for(host or name)
         self._brokers: BrokerClient | None = None
         self._controllers: list[ControllerClient] = []
+        hosts: Sequence[Any] = world.controllers if direct else world.members
+        endpoints = [host.endpoint for host in hosts if only is None or host.name in only]
         if direct:
-            endpoints = [
-                host.endpoint for host in world.controllers if only is None or host.name in only
-            ]
             kind = PinnedClient if self._asks_share else ControllerClient
             self._controllers = [
                 kind(transport, [e], rng=world.rng(f"{name} {e}")) for e in endpoints
             ]
             self._numbered = self._over_any_controller()
         else:
-            endpoints = [
-                host.endpoint for host in world.members if only is None or host.name in only
-            ]
             made = RoundRobinClient if world.config.round_robin else BrokerClient
             self._brokers = made(transport, endpoints, rng=world.rng(f"{name} router"))
             self._numbered = self._brokers.session(name)
@@ -255,12 +251,9 @@ class Client:
         await self._carry_out(operation, work)
 
     async def read_config(self, key: str, mode: broker_pb2.ReadMode | None = None) -> Operation:
-        body = broker_pb2.DescribeConfigsRequest(
-            resources=[
-                broker_pb2.DescribeConfigsResource(
-                    resource_type=CLIENT_METRICS, resource_name=key, configuration_keys=[CONFIG_KEY]
-                )
-            ]
+        body = broker_pb2.DescribeConfigsRequest()
+        body.resources.add(
+            resource_type=CLIENT_METRICS, resource_name=key, configuration_keys=[CONFIG_KEY]
         )
 
         def found(response: Any) -> str | None:
@@ -286,12 +279,7 @@ class Client:
         return mode
 
     async def _read(
-        self,
-        kind: Any,
-        key: str,
-        body: Any,
-        found: Callable[[Any], Any],
-        mode: broker_pb2.ReadMode | None = None,
+        self, kind: Any, key: str, body: Any, found: Callable[[Any], Any], mode: Any = None
     ) -> Operation:
         client = self._brokers
         assert client is not None
@@ -325,19 +313,13 @@ class Client:
         # A client that asks one controller alone cannot continue a wait at the next one.
         operation.timeout_s = 0.0 if self._asks_share else timeout_s
         numbered = self._rng.random() < self._config.numbered_share
-        if numbered:
-            response = await self._numbered.write(
-                body, acks=acks, timeout_s=timeout_s, raise_refused=False
-            )
-            if response.write.duplicate:
-                self._world.count("duplicate")
-        elif self._brokers is not None:
-            response = await self._brokers.write(
-                body, acks=acks, timeout_s=timeout_s, raise_refused=False
-            )
-        else:
-            client = self._rng.choice(self._controllers)
-            response = await client.call(body, acks=acks, timeout_s=timeout_s, raise_refused=False)
+        send: Any = self._numbered.write
+        if not numbered:
+            brokers = self._brokers
+            send = brokers.write if brokers else self._rng.choice(self._controllers).call
+        response = await send(body, acks=acks, timeout_s=timeout_s, raise_refused=False)
+        if numbered and response.write.duplicate:
+            self._world.count("duplicate")
         operation.wrote(response.write)
         operation.response = response
         return response

@@ -18,6 +18,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import Checker, Operation, fail
 from simulation.checks.broker_ids import BROKER_IDS
 from simulation.hosts import (
+    AnyHost,
     BrokerHost,
     ControllerHost,
     quorum_of,
@@ -237,7 +238,7 @@ class World:
 
     def finish(self) -> None:
         """Complete the outcome: fault counts, elapsed time, checker counts, digest."""
-        hosts: list[ControllerHost | BrokerHost] = [*self.controllers, *self.brokers]
+        hosts: list[AnyHost] = [*self.controllers, *self.brokers]
         for host in hosts:
             host.collect_faults(self.outcome.faults)
         self.outcome.virtual_s = self.now()
@@ -413,7 +414,7 @@ class Fleet:
         self._world.note(host.name, f"its disk {old} is replaced")
         self._world.watch.tell("broker_disk_lost", host, old)
 
-    def hosts(self) -> list[ControllerHost | BrokerHost]:
+    def hosts(self) -> list[AnyHost]:
         return [*self.controllers, *self.members]
 
     def voters(self) -> list[ControllerHost]:

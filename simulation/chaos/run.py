@@ -220,21 +220,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument(
-        "--cycles", type=int, default=20, help="number of times that faults are injected and healed"
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=int(time.time()),
-        help="determines which faults are injected, but not exactly when",
-    )
-    parser.add_argument(
-        "--dir",
-        type=Path,
-        default=None,
-        help="directory of the nodes; kept if a promise was broken",
-    )
+    for name, kind, default, what in (
+        ("--cycles", int, 20, "number of times that faults are injected and healed"),
+        (
+            "--seed",
+            int,
+            int(time.time()),
+            "decides which faults are injected, but not exactly when",
+        ),
+        ("--dir", Path, None, "directory of the nodes; kept if a promise was broken"),
+    ):
+        parser.add_argument(name, type=kind, default=default, help=what)
     parser.add_argument(
         "--fault",
         action="append",

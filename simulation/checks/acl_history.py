@@ -57,16 +57,10 @@ class AclHistory:
         for offset, record in enumerate(records, logged.header.base_offset):
             message = record.message
             if record.type == RecordType.ACCESS_CONTROL_ENTRY:
-                entry = _Entry(
-                    message.resource_type,
-                    message.resource_name,
-                    message.pattern_type == PREFIXED,
-                    message.principal,
-                    message.host,
-                    message.operation,
-                    message.permission_type == DENY,
-                    offset,
-                )
+                resource = message.resource_type, message.resource_name
+                who = message.principal, message.host, message.operation
+                prefixed, denies = message.pattern_type == PREFIXED, message.permission_type == DENY
+                entry = _Entry(*resource, prefixed, *who, denies, offset)
                 self._entries.append(entry)
                 self._by_id[message.id] = entry
             elif record.type == RecordType.REMOVE_ACCESS_CONTROL_ENTRY:

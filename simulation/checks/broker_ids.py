@@ -237,22 +237,12 @@ class BrokerIds(Checker):
         CheckFailedError if another host gets it.
         """
         now = self._ledger.world.now()
-        for other, (kept, _) in self._by_hand.items():
-            if (
-                other != host
-                and kept == broker_id
-                and self._by_hand.get(host, (-1, -1))[0] != broker_id
-            ):
-                fail(f"{what}: that is kept for host {other}")
         wanted, mapped_at = self._by_hand.get(host, (-1, -1))
-        newest = max(
-            (
-                one.broker_epoch
-                for one in self._ledger.golden.standings(wanted)
-                if one.offset < offset
-            ),
-            default=-1,
-        )
+        for other, (kept, _) in self._by_hand.items():
+            if other != host and kept == broker_id and wanted != broker_id:
+                fail(f"{what}: that is kept for host {other}")
+        before = [one for one in self._ledger.golden.standings(wanted) if one.offset < offset]
+        newest = max((one.broker_epoch for one in before), default=-1)
         if wanted < 0 or newest > mapped_at:
             return False
         if broker_id == wanted:

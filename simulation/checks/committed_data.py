@@ -179,18 +179,14 @@ class CommittedData(Checker):
                     self._acknowledged(host, request, effect.response)
             elif kind is ev.AnswerFetch or kind is ev.AnswerReplicaFetch:
                 for result in effect.response.partitions:
-                    if (
-                        not result.error_code
-                        and not result_diverges(result)
-                        and result.high_watermark >= 0
-                    ):
+                    failed = result.error_code or result_diverges(result)
+                    if not failed and result.high_watermark >= 0:
                         key = result.topic_id, result.partition_index
                         self.claim(host, key, leader_epoch(host, key), result.high_watermark)
             elif kind is ev.Note and effect.event == "leads":
                 fields = effect.fields
-                self._leads(
-                    host, (bytes.fromhex(fields["partition"]), fields["index"]), fields["epoch"]
-                )
+                key = bytes.fromhex(fields["partition"]), fields["index"]
+                self._leads(host, key, fields["epoch"])
             elif kind is ev.SendReplicaFetch:
                 self._acknowledges(host, effect.request)
             elif kind is ev.Delete:
@@ -296,10 +292,7 @@ class CommittedData(Checker):
         if not log.bases and own.begin > log.begin:
             # Nothing counts from before; what this leader has dropped is not known.
             log = committed.log = ReplicaLog(own.begin, own.before)
-        what = (
-            f"I24: {host.name}, leader epoch {epoch}, says that {name_of(key)} is committed up to"
-            f" {end}"
-        )
+        what = f"I24: {host.name} of epoch {epoch} says that {name_of(key)} is committed to {end}"
         below = min(end, log.end)
         if own.chain_at(end) is None:
             fail(f"{what}: its own log ends at {own.end}, or there inside a batch")
@@ -307,14 +300,9 @@ class CommittedData(Checker):
             fail(f"{what}: what was committed before below {below} was something else")
         if end <= log.end:
             return
+        columns: tuple[list[Any], ...] = own.bases, own.ends, own.epochs, own.batches, own.chains
         for index in range(own.index_at(log.end) + 1, own.index_at(end) + 1):
-            log.append(
-                own.bases[index],
-                own.ends[index],
-                own.epochs[index],
-                own.batches[index],
-                own.chains[index],
-            )
+            log.append(*(column[index] for column in columns))
             for listener in self.listeners:
                 listener(key, own.batches[index])
         committed.ends[epoch] = end

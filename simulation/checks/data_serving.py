@@ -76,17 +76,9 @@ class DataServing(Checker):
                     if not result.error_code:
                         key = result.topic_id, result.partition_index
                         written = getattr(result, "base_offset", -1)
-                        # Of a leader that resigns in this very step the log still says in which
-                        # epoch it was one.
-                        self._served(
-                            host,
-                            key,
-                            (
-                                self._logs.epoch_at(host, key, written)
-                                if written >= 0
-                                else leader_epoch(host, key)
-                            ),
-                        )
+                        # A leader that has just resigned: the log has its epoch.
+                        epoch = self._logs.epoch_at(host, key, written)
+                        self._served(host, key, epoch if written >= 0 else leader_epoch(host, key))
 
     def _served(self, host: BrokerView, key: PartitionKey, epoch: int) -> None:
         if epoch < 0:
@@ -116,17 +108,13 @@ class DataServing(Checker):
     ) -> None:
         request, process = event.request, (host.name, host.incarnation)
         replica_id, epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
-        answer = next(
-            (
-                effect.response
-                for effect in effects
-                if type(effect) is ev.AnswerReplicaFetch
-                and effect.session == event.session
-                and effect.response.correlation_id == request.correlation_id
-            ),
-            None,
-        )
-        if answer is not None and answer.error_code:
+        answers = [
+            effect.response
+            for effect in effects
+            if type(effect) is ev.AnswerReplicaFetch and effect.session == event.session
+        ]
+        own = (one for one in answers if one.correlation_id == request.correlation_id)
+        if any(one.error_code for one in own):
             return
         if why := self._why_not(host, now):
             fail(f"I25: {host.name} takes a fetch of broker {replica_id}, and {why}")
@@ -166,14 +154,9 @@ class DataServing(Checker):
         service = present(host.service)
         standing = self._golden.standing_at(host.id, service.image.offset)
         if standing.fenced or standing.broker_epoch != service.lifecycle.epoch:
-            return (
-                f"is broker epoch {service.lifecycle.epoch}; where its image is, {standing} holds"
-            )
+            return f"has broker epoch {service.lifecycle.epoch}; its image has {standing}"
         timeout_s = service.settings.lifecycle.fencing_timeout_ms / 1000
         heard = self._heard.get((host.name, host.incarnation), -1.0)
         if service.lifecycle.heartbeats and now - heard > timeout_s + 1e-6:
-            return (
-                f"the last heartbeat that was answered was sent {now - heard:.3f} s before,"
-                f" {timeout_s:g} s is the limit"
-            )
+            return f"its last answered heartbeat is {now - heard:.3f} of {timeout_s:g} s old"
         return ""

@@ -141,38 +141,23 @@ class Leadership(Checker):
         now = self._ledger.world.now()
         config = _config(host)
         heard = now - HEARD_WITHIN * config.fetch_timeout_ms / 1000
-        # As long as what the campaign rests on may be old: its own timeout, its round of pre-votes,
-        # and the messages on their way.
-        throughout = (
-            now
-            - 2
-            * (config.fetch_timeout_ms + config.election_timeout_ms + config.election_jitter_max_ms)
-            / 1000
-        )
+        # A campaign's reasons may be this old: its timeout, pre-votes, and messages in transit.
+        election_ms = config.election_timeout_ms + config.election_jitter_max_ms
+        throughout = now - 2 * (config.fetch_timeout_ms + election_ms) / 1000
         for name, leading in self._leading.items():
             node = self._ledger.nodes.get(name)
-            if (
-                node is None
-                or leading.epoch >= epoch
-                or leading.since > throughout
-                or name == host.name
-            ):
+            if node is None or leading.epoch >= epoch or leading.since > throughout:
                 continue
-            if not node.may_be_voter(host.id):
-                # It was removed, and they know: no election comes of it (see ``membership``).
+            # A removed voter's campaign elects nobody: see ``membership``.
+            if name == host.name or not node.may_be_voter(host.id):
                 continue
             ids = {voter.node_id for voter in node.voters}
             hear = [node.host.id] if node.host.id in ids else []
             for follower, hearing in self._hearing.items():
                 other = self._ledger.nodes.get(follower)
-                if (
-                    other is not None
-                    and other.host.id in ids
-                    and hearing.epoch == leading.epoch
-                    and hearing.since <= throughout
-                    and hearing.last >= heard
-                ):
-                    hear.append(other.host.id)
+                steady = hearing.since <= throughout and hearing.last >= heard
+                if other is not None and other.host.id in ids and hearing.epoch == leading.epoch:
+                    hear += [other.host.id] * steady
             if len(hear) > len(ids) // 2:
                 fail(
                     f"a needless election: {host.name} opens epoch {epoch}, while {name} leads"

@@ -120,11 +120,8 @@ class Lifecycles(Checker):
                 self._alone_since.pop(broker.name, None)
                 continue
             self.alone += broker.name not in self._alone_since
-            since = max(
-                self._alone_since.setdefault(broker.name, now),
-                steady_since,
-                self._reached.get(broker.name, 0.0),
-            )
+            reached = self._reached.get(broker.name, 0.0)
+            since = max(self._alone_since.setdefault(broker.name, now), steady_since, reached)
             session_s = present(newest.service).settings.broker_session_timeout_ms / 1000
             bound_s = session_s * CLOCK_SLACK + DECIDES_WITHIN_S
             if now - since > bound_s:
@@ -136,17 +133,11 @@ class Lifecycles(Checker):
             return now
         service, (name, epoch, since) = host.service, self._steady
         away_s = host_context(host.name).run(service.node.now) - service.describe().next_tick_at
-        uncommitted = (
-            service.replica.log_end_offset - 1
-            if service.node.committed_end < service.replica.log_end_offset
-            else -1
-        )
-        stuck = uncommitted >= 0 and service.node.committed_end <= self._uncommitted
-        if (
-            (name, epoch) != (host.name, service.node.controller_epoch)
-            or away_s > HELD_UP_S
-            or stuck
-        ):
+        end, committed = service.replica.log_end_offset, service.node.committed_end
+        uncommitted = end - 1 if committed < end else -1
+        stuck = uncommitted >= 0 and committed <= self._uncommitted
+        is_same = (name, epoch) == (host.name, service.node.controller_epoch)
+        if not is_same or away_s > HELD_UP_S or stuck:
             since = now
         self._steady = host.name, service.node.controller_epoch, since
         self._uncommitted = uncommitted
@@ -173,13 +164,7 @@ class Lifecycles(Checker):
             self._answered(host.name, peer, message, *found)
 
     def _answered(
-        self,
-        controller: str,
-        peer: str,
-        response: pb.ControllerResponse,
-        kind: str,
-        broker_id: int,
-        sent_at: float,
+        self, who: str, peer: str, response: Any, kind: str, broker_id: int, sent_at: float
     ) -> None:
         if not response.HasField("error"):
             self._contact[peer] = max(sent_at, self._contact.get(peer, sent_at))
@@ -191,7 +176,7 @@ class Lifecycles(Checker):
             return
         self.after_leave += 1
         if response.error.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-            fail(f"{controller} tells {peer} that {broker_id}, gone at {left_at:.3f}, is alive")
+            fail(f"{who} tells {peer} that {broker_id}, gone at {left_at:.3f}, is alive")
 
     def _off(self, peer: str, shown_from: int) -> None:
         """Note that a registration disabled heartbeats, until the broker's image says otherwise."""
@@ -219,10 +204,8 @@ class Lifecycles(Checker):
             if record.type == RecordType.FEATURE_LEVEL:
                 self._features[message.name] = message.feature_level
             elif record.type == RecordType.REGISTER_BROKER:
-                if (
-                    self._epochs.get(message.broker_id) != message.broker_epoch
-                    and not message.fenced
-                ):
+                is_new = self._epochs.get(message.broker_id) != message.broker_epoch
+                if is_new and not message.fenced:
                     fail(f"broker {message.broker_id} is unfenced at its registration")
                 self._epochs[message.broker_id] = message.broker_epoch
                 self._left.pop(message.broker_id, None)

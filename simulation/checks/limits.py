@@ -6,6 +6,7 @@ stay within the bounds of the code, and callbacks within a turn; both are sample
 """
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from controller.service.intake import MAX_REQUEST_BYTES, MAX_WAITING
@@ -122,35 +123,26 @@ class Queues(api.Checker):
     def _controller(self, host: api.ControllerView) -> None:
         service, core = api.present(host.service), api.present(host.core)
         waits, backlog = service.describe(), service.replica.backlog()
-        self._at_most(host.name, "intake", waits.waiting_requests, MAX_WAITING)
-        self._at_most(
-            host.name, "intake bytes", waits.waiting_bytes, MAX_WAITING * MAX_REQUEST_BYTES
-        )
-        self._at_most(host.name, "held effects", backlog.held_effects, MAX_HELD)
-        self._at_most(host.name, "inbox", backlog.events, MAX_HELD)
-        self._at_most(host.name, "tail cache", backlog.tail_cache_bytes, TAIL_CACHE_BYTES)
+        at_most = partial(self._at_most, host.name)
+        at_most("intake", waits.waiting_requests, MAX_WAITING)
+        at_most("intake bytes", waits.waiting_bytes, MAX_WAITING * MAX_REQUEST_BYTES)
+        at_most("held effects", backlog.held_effects, MAX_HELD)
+        at_most("inbox", backlog.events, MAX_HELD)
+        at_most("tail cache", backlog.tail_cache_bytes, TAIL_CACHE_BYTES)
         parked = core.describe(core.stepped_at).parked_fetches
-        self._at_most(host.name, "parked fetches", parked, MAX_PARKED_FETCHES)
-        leadership = service.node.leadership
-        if leadership is not None:
-            self._at_most(
-                host.name, "parked replies", len(leadership.parking), MAX_PARKED + MAX_WAITING
-            )
+        at_most("parked fetches", parked, MAX_PARKED_FETCHES)
+        if (leadership := service.node.leadership) is not None:
+            at_most("parked replies", len(leadership.parking), MAX_PARKED + MAX_WAITING)
             # The inherited tail counts as one more.
-            self._at_most(
-                host.name,
-                "uncommitted chunks",
-                leadership.log.uncommitted_chunks,
-                MAX_UNCOMMITTED_CHUNKS + 1,
-            )
+            chunks = leadership.log.uncommitted_chunks
+            at_most("uncommitted chunks", chunks, MAX_UNCOMMITTED_CHUNKS + 1)
 
     def _broker(self, host: api.BrokerView) -> None:
         service = api.present(host.service)
         settings, view = service.settings, service.view
-        self._at_most(
-            host.name, "parked reads", service.requests.parked_reads, settings.max_parked_reads
-        )
-        # One reply may come over the bound before the stream is held back.
+        parked = service.requests.parked_reads
+        self._at_most(host.name, "parked reads", parked, settings.max_parked_reads)
+        # One response may exceed the bound before the stream is held back.
         most = settings.image_max_bytes + 10 * settings.follower.fetch_max_bytes
         self._at_most(host.name, "image bytes", view.bytes_kept, most)
 

@@ -120,16 +120,12 @@ class Replacements(Checker):
         self, before: pb_records.VotersRecord, after: pb_records.VotersRecord, offset: int
     ) -> None:
         if len(after.voters) // 2 != len(before.voters) // 2:
-            fail(
-                f"I19: the set at {offset} replaces a voter, and needs another number of votes:"
-                f" {len(after.voters)} voters after {len(before.voters)}"
-            )
+            what = f"{len(after.voters)} voters after {len(before.voters)}"
+            fail(f"I19: the set at {offset} replaces a voter, and needs other votes: {what}")
         if before.seats:
             if len(after.voters) != before.seats or after.seats:
-                fail(
-                    f"I19: the set at {offset} does not complete the replacement on"
-                    f" {before.seats} seats that has begun: {len(after.voters)} voters"
-                )
+                what = f"{before.seats} seats that has begun: {len(after.voters)} voters"
+                fail(f"I19: the set at {offset} does not complete the replacement on {what}")
             self.completed += 1
         else:
             if after.seats != len(before.voters):
@@ -140,12 +136,9 @@ class Replacements(Checker):
 def majorities_meet(old: Sequence[Voter], new: Sequence[Voter]) -> bool:
     """Return whether each majority of one set has a member in each majority of the other."""
     common = sum(1 for voter in new if any(_same(voter, other) for other in old))
-    # What a majority of each needs beyond those it has for itself; disjoint ones exist if the
-    # common ones suffice for both.
-    needed = max(0, len(old) // 2 + 1 - (len(old) - common)) + max(
-        0, len(new) // 2 + 1 - (len(new) - common)
-    )
-    return needed > common
+    # Common members that a majority of each set needs; both may have them if these are few enough.
+    needs = [max(0, len(one) // 2 + 1 - (len(one) - common)) for one in (old, new)]
+    return sum(needs) > common
 
 
 def _same(one: Voter, other: Voter) -> bool:

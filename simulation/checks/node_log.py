@@ -67,12 +67,8 @@ class LogMatching:
             known = Logged(header._replace(position=0), data, chain, voters[0] if voters else None)
             self._known[header.end_offset, header.epoch] = known
         elif known.chain != chain:
-            fail(
-                f"I4 log matching: {who} has another log below ({header.end_offset}, epoch"
-                f" {header.epoch}) than was seen before; its batch has {len(data)} bytes and client"
-                f" {header.client_id}/{header.sequence}, the other {len(known.data)} and"
-                f" {known.header.client_id}/{known.header.sequence}"
-            )
+            end = f"({header.end_offset}, epoch {header.epoch})"
+            fail(f"I4 log matching: {who} has another log below {end} than was seen before")
         return known
 
 

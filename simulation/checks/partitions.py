@@ -51,32 +51,19 @@ class Incarnations(Checker):
             return
         found = self._asked.answered(host.name, peer, message)
         if found is not None:
-            self._answered(host.name, peer, message, *found)
+            self._answered(f"{host.name} accepts a heartbeat of {peer}", message, *found)
 
     def _answered(
-        self,
-        controller: str,
-        peer: str,
-        response: pb.ControllerResponse,
-        broker_id: int,
-        epoch: int,
-        sent_at: float,
+        self, who: str, response: Any, broker_id: int, epoch: int, sent_at: float
     ) -> None:
-        newer = next(
-            (s for s in self._ledger.golden.standings(broker_id) if s.broker_epoch > epoch), None
-        )
-        if (
-            newer is None
-            or newer.committed_at >= sent_at
-            or response.controller_epoch < newer.controller_epoch
-        ):
+        standings = self._ledger.golden.standings(broker_id)
+        newer = next((one for one in standings if one.broker_epoch > epoch), None)
+        if newer is None or newer.committed_at >= sent_at:
             return
-        self.stale += 1
-        if not response.HasField("error"):
-            fail(
-                f"{controller} accepts a heartbeat of {peer}, broker {broker_id} of epoch {epoch},"
-                f" in controller epoch {response.controller_epoch}; it was replaced: {newer}"
-            )
+        if response.controller_epoch >= newer.controller_epoch:
+            self.stale += 1
+            if not response.HasField("error"):
+                fail(f"{who}, broker {broker_id} of epoch {epoch}, which was replaced: {newer}")
 
 
 Key = tuple[bytes, int]
@@ -217,15 +204,9 @@ class Partitions(Checker):
         self._placed(key, message.replicas, offset)
         replicas = tuple(message.replicas)
         partition = self._partitions[key] = _Partition(replicas)
-        state = State(
-            offset,
-            replicas,
-            tuple(message.isr),
-            message.leader,
-            message.leader_epoch,
-            message.partition_epoch,
-            RECOVERED,
-        )
+        epochs = message.leader_epoch, message.partition_epoch
+        isr = tuple(message.isr)
+        state = State(offset, replicas, isr, message.leader, *epochs, RECOVERED)
         partition.states.append(state)
         self._moved(key, (), state.isr)
 
@@ -244,15 +225,10 @@ class Partitions(Checker):
         gone = frozenset(old) - frozenset(partition.replicas)
         isr = said(message, "isr", before.isr)
         least = before.leader_epoch + (message.HasField("leader") or bool(gone))
-        after = State(
-            offset,
-            partition.replicas,
-            isr,
-            said(message, "leader", before.leader),
-            said(message, "leader_epoch", least),
-            before.partition_epoch + 1,
-            said(message, "leader_recovery_state", before.recovery),
-        )
+        led = said(message, "leader", before.leader), said(message, "leader_epoch", least)
+        recovery = said(message, "leader_recovery_state", before.recovery)
+        epoch = before.partition_epoch + 1
+        after = State(offset, partition.replicas, isr, *led, epoch, recovery)
         if after.leader_epoch < least:
             fail(f"I21: {name_of(key)} is led in {after.leader_epoch} at {offset}, after {before}")
         if message.isr_with_epochs:

@@ -38,11 +38,7 @@ from simulation.checks.visibility import SentAnswers
 from simulation.swarm.identities import CALLERS, FORGER
 
 REFUSALS = frozenset(
-    {
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    }
+    ErrorCode[f"{one}_AUTHORIZATION_FAILED"] for one in ("TOPIC", "GROUP", "CLUSTER")
 )
 DESCRIBE_CLUSTER: Right = (DESCRIBE, CLUSTER, OF_CLUSTER)
 OF_CLUSTER_LISTS = frozenset({"describe_brokers", "list_partition_reassignments", "describe_acls"})

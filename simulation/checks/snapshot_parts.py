@@ -47,11 +47,8 @@ class SnapshotParts(Checker):
             or content[position : position + len(given)] != given
             or not given
         ):
-            fail(
-                f"{host.name} gives {peer} {len(given)} of {message.size} bytes of {snapshot_id}"
-                f" from {position} on; that is not what it has there: its snapshot has"
-                f" {len(content)} bytes"
-            )
+            what = f"{len(given)} of {message.size} bytes of {snapshot_id} from {position} on"
+            fail(f"{host.name} gives {peer} {what}; that is not what it has there")
         end = position + len(given)
         if position or end < message.size:
             self.parts += 1

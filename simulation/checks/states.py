@@ -132,10 +132,8 @@ class States(Checker):
         self.snapshots += 1
         claimed = (header.epoch, verifier.state_hash)
         committed = self._golden.hashes.get(snapshot_id.end_offset - 1)
-        if claimed != committed or (header.end_offset, header.epoch) != (
-            snapshot_id.end_offset,
-            snapshot_id.epoch,
-        ):
+        named = SnapshotId(header.end_offset, header.epoch)
+        if claimed != committed or named != snapshot_id:
             fail(
                 f"I11: {snapshot_id} of {host.name} says end {header.end_offset} and (epoch, hash)"
                 f" {claimed}; the committed log up to there gives {committed}"
@@ -187,20 +185,18 @@ class States(Checker):
             self._golden.log_hashes.require(f"I10: {host.name}", found.log_hash)
         self._samples += 1
         if self._samples % SAMPLES == 0:
-            hosts: list[ControllerView | BrokerView] = [
-                *self.world.controllers,
-                *self.world.brokers,
-            ]
+            hosts = self._hosts()
             self._compare_contents(hosts[self._samples // SAMPLES % len(hosts)])
 
     def end(self) -> None:
-        world = self.world
-        hosts: list[ControllerView | BrokerView] = [*world.controllers, *world.brokers]
-        for host in hosts:
+        for host in self._hosts():
             self._compare_contents(host)
-        for controller in world.controllers:
+        for controller in self.world.controllers:
             for snapshot_id, content in sorted(controller.disk.sound_snapshots().items()):
                 self._fold_on(controller.name, snapshot_id, content)
+
+    def _hosts(self) -> list[ControllerView | BrokerView]:
+        return [*self.world.controllers, *self.world.brokers]
 
     def _compare_contents(self, host: ControllerView | BrokerView) -> None:
         service = host.service

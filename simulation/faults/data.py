@@ -8,7 +8,7 @@ import random
 from raftlog.transport.api import Conversation
 from simulation.faults import fault
 from simulation.faults.disks import full, hanging, low, resume_disk, slow
-from simulation.faults.links import both, cut_for, duration_s
+from simulation.faults.links import between, both, cut_for, duration_s
 from simulation.faults.nodes import all_killed, paused, start_again
 from simulation.world import World
 
@@ -24,12 +24,9 @@ async def broker_pause(world: World, rng: random.Random) -> None:
     host, config = rng.choice(world.members), world.config
     if host.service is None or world.network.is_paused(host.name):
         return  # Before anything is drawn.
-    timeouts_ms = (
-        config.replica_lag_ms,
-        config.session_timeout_ms,
-        config.session_timeout_ms + 3000,
-    )
-    seconds = rng.choice(timeouts_ms) / 1000 * rng.uniform(0.9, 1.5)
+    session_ms = config.session_timeout_ms
+    timeout_ms = rng.choice((config.replica_lag_ms, session_ms, session_ms + 3000))
+    seconds = timeout_ms / 1000 * rng.uniform(0.9, 1.5)
     await paused(world, seconds, host.name, "broker_pause", "pause")
 
 
@@ -51,10 +48,8 @@ async def broker_alone(world: World, rng: random.Random) -> None:
     if rng.random() < 0.5:
         others += [host.name for host in world.members if host.name != name]
     session_s = world.config.session_timeout_ms / 1000
-    pairs = [pair for other in others for pair in both(name, other)]
-    await cut_for(
-        world, "broker_alone", pairs, session_s * rng.uniform(0.8, 2.0) + rng.choice((0.0, 4.0))
-    )
+    seconds = session_s * rng.uniform(0.8, 2.0) + rng.choice((0.0, 4.0))
+    await cut_for(world, "broker_alone", between([name], others), seconds)
 
 
 @fault

@@ -17,31 +17,29 @@ from raftlog.node.storage.chunks import walk
 from simulation.checks.api import CheckFailedError, fail
 from simulation.faults import fault
 from simulation.faults.nodes import any_controller, start_again
-from simulation.hosts import BrokerHost, ControllerHost
+from simulation.hosts import AnyHost, ControllerHost
 from simulation.twins.disk import Place, SimDisk
 from simulation.twins.disk_hardware import Chunks, Operation
 from simulation.twins.loop import host_context
 from simulation.twins.partition_disk import SimPartitionDisk
 from simulation.world import World
 
-Mend = Callable[[World, ControllerHost | BrokerHost], None]
+Mend = Callable[[World, AnyHost], None]
 
 
-def mend_disk(world: World, host: ControllerHost | BrokerHost) -> None:
+def mend_disk(world: World, host: AnyHost) -> None:
     if host.disk is not None:
         host.disk.capacity_bytes, host.disk.latency_factor = None, 1.0
         resume_disk(world, host)
 
 
-def resume_disk(world: World, host: ControllerHost | BrokerHost) -> None:
+def resume_disk(world: World, host: AnyHost) -> None:
     """Let a hanging disk continue, in its host's context, to which the completed calls belong."""
     if host.disk is not None and host.disk.hung:
         world.network.loop.call_soon(host.disk.resume, context=host_context(host.name))
 
 
-async def full(
-    world: World, rng: random.Random, host: ControllerHost | BrokerHost, longest_s: float
-) -> None:
+async def full(world: World, rng: random.Random, host: AnyHost, longest_s: float) -> None:
     """Leave space for only a few more writes, for a while."""
     if (disk := host.disk) is None:
         return
@@ -53,9 +51,8 @@ async def full(
 
 
 async def low(
-    world: World, rng: random.Random, hosts: Sequence[ControllerHost] | Sequence[BrokerHost],
-    reserve_bytes: int, fault: str,
-) -> None:  # fmt: skip
+    world: World, rng: random.Random, hosts: Sequence[AnyHost], reserve_bytes: int, fault: str
+) -> None:
     """Fill disks beyond their free-space reserve, but not completely, for a while."""
     disks = fill(world, hosts, reserve_bytes, lambda: rng.uniform(0.3, 0.9))
     if disks:
@@ -64,9 +61,7 @@ async def low(
         make_room(world, disks)
 
 
-async def hanging(
-    world: World, rng: random.Random, host: ControllerHost | BrokerHost, mend: Mend
-) -> None:
+async def hanging(world: World, rng: random.Random, host: AnyHost, mend: Mend) -> None:
     disk = host.disk
     if disk is None or disk.hung:
         return
@@ -78,9 +73,7 @@ async def hanging(
         mend(world, host)
 
 
-async def slow(
-    world: World, rng: random.Random, host: ControllerHost | BrokerHost, fault: str
-) -> None:
+async def slow(world: World, rng: random.Random, host: AnyHost, fault: str) -> None:
     if host.disk is None:
         return
     world.note(host.name, "its disk is slow")
@@ -114,14 +107,11 @@ async def disk_low(world: World, rng: random.Random) -> None:
     await low(world, rng, hosts, world.config.reserve_bytes, "disk_low")
 
 
-Filled = dict[ControllerHost | BrokerHost, SimDisk | SimPartitionDisk]
+Filled = dict[AnyHost, SimDisk | SimPartitionDisk]
 
 
 def fill(
-    world: World,
-    hosts: Sequence[ControllerHost] | Sequence[BrokerHost],
-    reserve_bytes: int,
-    share: Callable[[], float],
+    world: World, hosts: Sequence[AnyHost], reserve_bytes: int, share: Callable[[], float]
 ) -> Filled:
     """Fill disks until only ``share()`` of the reserve is free; skip those that are already
     limited.

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from raftlog.transport.api import Conversation
 from simulation.faults import fault
@@ -14,6 +14,11 @@ Pairs = Sequence[tuple[str, str]]
 
 def both(one: str, other: str) -> list[tuple[str, str]]:
     return [(one, other), (other, one)]
+
+
+def between(ones: Iterable[str], others: Collection[str]) -> list[tuple[str, str]]:
+    """Return both directions between each of ``ones`` and each of ``others``."""
+    return [pair for one in ones for other in others for pair in both(one, other)]
 
 
 def _cut(world: World, pairs: Pairs) -> int:
@@ -70,22 +75,16 @@ async def partition(world: World, rng: random.Random) -> None:
 async def one_way(world: World, rng: random.Random) -> None:
     if (two := _two(world, rng)) is None:
         return
-    one, other = two
-    pairs = rng.choice(
-        (
-            [(one, other)],
-            [(one, name) for name in _names(world) if name != one],
-            [(name, one) for name in _names(world) if name != one],
-        )
-    )
-    await cut_for(world, "one_way", pairs, duration_s(rng))
+    one, others = two[0], [name for name in _names(world) if name != two[0]]
+    ways = ([two], [(one, name) for name in others], [(name, one) for name in others])
+    await cut_for(world, "one_way", rng.choice(ways), duration_s(rng))
 
 
 @fault
 async def isolate(world: World, rng: random.Random) -> None:
     """Cut a controller, half of the time the leader, off from all other nodes; clients reach it."""
     one = any_controller(world, rng).name
-    pairs = [pair for name in _names(world) if name != one for pair in both(one, name)]
+    pairs = between([one], [name for name in _names(world) if name != one])
     await cut_for(world, "isolate", pairs, duration_s(rng))
 
 
@@ -93,14 +92,8 @@ async def isolate(world: World, rng: random.Random) -> None:
 async def split(world: World, rng: random.Random) -> None:
     names = _names(world)
     inside = {name for name in names if rng.random() < 0.5}
-    pairs = [
-        pair
-        for one in names
-        if one in inside
-        for other in names
-        if other not in inside
-        for pair in both(one, other)
-    ]
+    outside = [name for name in names if name not in inside]
+    pairs = between([name for name in names if name in inside], outside)
     await cut_for(world, "split", pairs, duration_s(rng))
 
 
@@ -130,8 +123,7 @@ async def bridge(world: World, rng: random.Random) -> None:
     rng.shuffle(names)
     _, *rest = names
     middle = len(rest) // 2
-    pairs = [pair for one in rest[:middle] for other in rest[middle:] for pair in both(one, other)]
-    await cut_for(world, "bridge", pairs, duration_s(rng))
+    await cut_for(world, "bridge", between(rest[:middle], rest[middle:]), duration_s(rng))
 
 
 @fault
@@ -166,12 +158,10 @@ async def overtaken(world: World, rng: random.Random) -> None:
     # From the time others need for an election to the end of check-quorum.
     seconds = rng.uniform(1.0, 1.6) * world.config.fetch_timeout_ms / 1000
     others = [host.name for host in world.controllers if host.name != leader]
-    stalled = sum(
-        world.network.stall(other, leader, seconds, Conversation.REPLICATION) for other in others
-    )
-    stalled += sum(
-        world.network.stall(other, leader, seconds * 2, Conversation.QUORUM) for other in others
-    )
+    stalled = 0
+    for kind, times in ((Conversation.REPLICATION, 1), (Conversation.QUORUM, 2)):
+        for other in others:
+            stalled += world.network.stall(other, leader, seconds * times, kind)
     if stalled:
         world.note("network", f"{leader} hears from others {seconds:.3f} s late")
         world.happened("overtaken")
@@ -186,7 +176,7 @@ async def broker_behind(world: World, rng: random.Random) -> None:
     name = rng.choice(world.members).name
     controllers = [host.name for host in world.controllers]
     session_s = world.config.session_timeout_ms / 1000
-    pairs = [pair for controller in controllers for pair in both(name, controller)]
+    pairs = between([name], controllers)
     await cut_for(world, "broker_behind", pairs, session_s * rng.uniform(0.8, 3.0))
     if not world.lasting:
         seconds = session_s * rng.uniform(0.0, 3.0)
@@ -206,13 +196,11 @@ Spoken = tuple[str, str, Conversation]
 
 def _conversations(world: World, rng: random.Random) -> list[Spoken]:
     brokers = [_of_broker(world, rng)] if world.members else []
-    # Drawn apart: what happens to brokers does not hang on it.
+    # By a generator of its own: the faults of brokers stay the same.
     apart = world.rng(f"quorum link {world.now():.6f}")
-    return (
-        [*brokers, *_of_controllers(world, apart)]
-        if not brokers or apart.random() < 0.3
-        else brokers
-    )
+    if brokers and apart.random() >= 0.3:
+        return brokers
+    return [*brokers, *_of_controllers(world, apart)]
 
 
 def _of_broker(world: World, rng: random.Random) -> Spoken:
@@ -221,13 +209,11 @@ def _of_broker(world: World, rng: random.Random) -> Spoken:
     asking = rng.choice(brokers)
     others = [name for name in brokers if name != asking]
     kind = rng.choice((Conversation.CONTROLLER, Conversation.OBSERVER, Conversation.REPLICA_FETCH))
-    if kind is Conversation.REPLICA_FETCH and others and world.config.data_per_s:
+    if kind is not Conversation.REPLICA_FETCH:
+        return asking, leader, kind
+    if others and world.config.data_per_s:
         return asking, rng.choice(others), kind
-    return (
-        asking,
-        leader,
-        kind if kind is not Conversation.REPLICA_FETCH else Conversation.CONTROLLER,
-    )
+    return asking, leader, Conversation.CONTROLLER
 
 
 def _of_controllers(world: World, rng: random.Random) -> list[Spoken]:
@@ -256,10 +242,8 @@ async def connection_dead(world: World, rng: random.Random) -> None:
     for one, other, kind in _conversations(world, rng):
         ways = _ways(rng, one, other)
         if sum(world.network.mute(*way, kind) for way in ways):
-            world.note(
-                "network",
-                f"{kind.name} is dead: {' '.join(f'{source}>{target}' for source, target in ways)}",
-            )
+            shown = " ".join(f"{source}>{target}" for source, target in ways)
+            world.note("network", f"{kind.name} is dead: {shown}")
             world.happened("connection_dead")
 
 
@@ -299,11 +283,10 @@ async def stranded(world: World, rng: random.Random) -> None:
     inside = (leader.name, rng.choice(world.members).name)
     outside = [host.name for host in world.fleet.hosts() if host.name not in inside]
     seconds = (world.config.fetch_timeout_ms * 2 + world.config.session_timeout_ms * 2) / 1000
-    pairs = [pair for one in inside for other in outside for pair in both(one, other)]
+    pairs = between(inside, outside)
     if rng.random() < 0.7:
-        # Refused connects look like the death of a process: the others elect at once.
+        # Hosts that refuse connects look dead to others, which elect at once.
         world.note("network", f"refused: {inside} and all others")
-        # To each side those of the other look dead.
         await _refuse(world, "stranded", pairs, (*inside, *outside), seconds)
     else:
         await cut_for(world, "stranded", pairs, seconds)
@@ -315,7 +298,7 @@ async def broker_refused(world: World, rng: random.Random) -> None:
     it.
     """
     name = rng.choice(world.members).name
-    pairs = [pair for controller in world.controllers for pair in both(name, controller.name)]
+    pairs = between([name], [host.name for host in world.controllers])
     world.note("network", f"refused: {name} and the controllers")
     long_s = world.config.session_timeout_ms / 1000
     seconds = rng.choice((rng.uniform(0.05, 1.0), long_s * rng.uniform(1.0, 2.0)))

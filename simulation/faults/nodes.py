@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from raftlog.transport.api import Conversation
 from simulation.checks.api import present
 from simulation.faults import fault
-from simulation.hosts import BrokerHost, ControllerHost
+from simulation.hosts import AnyHost, BrokerHost, ControllerHost
 from simulation.twins.loop import host_context
 from simulation.world import World
 
@@ -17,7 +17,7 @@ LONG_PAUSE_S = (5.0, 30.0)
 IN_SERVICE_WITHIN_S = 3.0
 
 
-def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
+def start_again(world: World, host: AnyHost) -> None:
     if host.service is None and world.may_mend(host.name):
         world.note(host.name, "started")
         host.start()
@@ -28,7 +28,7 @@ def soon_s(rng: random.Random, longest_s: float) -> float:
 
 
 async def killed(
-    world: World, host: ControllerHost | BrokerHost, fault: str, away_s: float, how: str = "killed"
+    world: World, host: AnyHost, fault: str, away_s: float, how: str = "killed"
 ) -> None:
     """Crash a host's process, and start it again after a while."""
     world.note(host.name, how)
@@ -39,16 +39,14 @@ async def killed(
 
 
 async def all_killed(
-    world: World, rng: random.Random, hosts: Sequence[ControllerHost] | Sequence[BrokerHost],
-    fault: str,
-) -> None:  # fmt: skip
+    world: World, rng: random.Random, hosts: Sequence[AnyHost], fault: str
+) -> None:
     world.note("controllers" if hosts is world.controllers else "brokers", "all killed")
     for host in hosts:
         if host.service is not None:
             world.happened(fault)
         host.kill()
-    everyone: list[ControllerHost | BrokerHost] = [*hosts]
-    for host in rng.sample(everyone, len(hosts)):
+    for host in rng.sample(hosts, len(hosts)):
         await asyncio.sleep(rng.uniform(0.0, 0.5))
         start_again(world, host)
 

@@ -7,7 +7,13 @@ from raftlog.metadata import versions
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.faults import fault
 from simulation.faults.nodes import led, soon_s, start_again
-from simulation.faults.voters import committed_voters, holders, raise_features
+from simulation.faults.voters import (
+    committed_voters,
+    holders,
+    is_latest,
+    raise_features,
+    set_levels,
+)
 from simulation.hosts import ControllerHost
 from simulation.world import World
 
@@ -35,26 +41,17 @@ async def unregister_broker(world: World, rng: random.Random) -> None:
 @fault
 async def lower_features(world: World, rng: random.Random) -> None:
     """Lower metadata.version, as before a build is rolled back, and raise it again later."""
-    service = world.active()
-    if (
-        service is None
-        or versions.metadata_version(service.image.features) < versions.LATEST_METADATA_VERSION
-    ):
+    if not is_latest(world):
         return
-    update = pb.FeatureUpdate(
-        name=versions.METADATA_VERSION, max_version_level=1, upgrade_type=SAFE_DOWNGRADE
-    )
-    if await world.operator.ask(pb.UpdateFeaturesRequest(updates=[update])) is not None:
+    lowered = set_levels(1, SAFE_DOWNGRADE, versions.METADATA_VERSION)
+    if await world.operator.ask(lowered) is not None:
         return
     world.happened("lower_features")
-    service = None
-    while not world.lasting and (
-        service is None
-        or versions.metadata_version(service.image.features) < versions.LATEST_METADATA_VERSION
-    ):
+    raised = False
+    while not world.lasting and not raised:
         await asyncio.sleep(rng.uniform(0.5, 4.0))
         await raise_features(world, rng)
-        service = world.active()
+        raised = is_latest(world)
 
 
 @fault
@@ -95,8 +92,7 @@ async def whole_roll(world: World, lasts_s: float) -> None:
     rng = world.rng("whole_roll")
     for _ in range(round(RAISED_WITHIN_S / RAISE_EVERY_S)):
         await raise_features(world, rng)
-        service = world.active()
-        if service is not None and versions.metadata_version(service.image.features) >= latest:
+        if is_latest(world):
             break
         await asyncio.sleep(RAISE_EVERY_S)
 
@@ -127,17 +123,11 @@ async def move_voter(world: World, rng: random.Random) -> None:
     """
     operator, voters = world.operator, committed_voters(world)
     hosts = holders(world, voters)
-    if (
-        operator.busy
-        or operator.unknown
-        or world.damaged
-        or min(len(voters), world.config.voters) < 2
-        or not hosts
-    ):
+    idle = not (operator.busy or operator.unknown or world.damaged)
+    if not idle or min(len(voters), world.config.voters) < 2 or not hosts:
         return
-    host = next((one for one in world.controllers if one.ports != [HOME_PORT]), None) or rng.choice(
-        hosts
-    )
+    away = [one for one in world.controllers if one.ports != [HOME_PORT]]
+    host = away[0] if away else rng.choice(hosts)
     if host not in hosts:
         return
     with operator.at_work():

@@ -15,7 +15,7 @@ from simulation.faults import (
     voters,
 )
 from simulation.faults.disks import fill, make_room
-from simulation.faults.links import both, mend
+from simulation.faults.links import between, mend
 from simulation.faults.nodes import led, one_in_service, start_again, thought_dead
 from simulation.faults.operators import whole_roll
 from simulation.faults.snapshots import slow_fetch
@@ -53,12 +53,8 @@ async def controllers_away(world: World, lasts_s: float) -> None:
     world.happened("controllers_away")
     fencing_s = (world.config.session_timeout_ms + FENCES_ITSELF_AFTER_MS) / 1000
     await asyncio.sleep(fencing_s * (1 + world.config.drift) + lasts_s)
-    pairs = [
-        pair
-        for host in world.controllers
-        if late is not None
-        for pair in both(late.name, host.name)
-    ]
+    ones = [late.name] if late is not None else []
+    pairs = between(ones, [host.name for host in world.controllers])
     for source, target in pairs:
         world.network.block(source, target)
     for host in world.controllers:

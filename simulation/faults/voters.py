@@ -14,7 +14,7 @@ from controller.service.transfer import CONNECT_S
 from raftlog.metadata import versions
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.faults import fault
-from simulation.faults.links import Pairs, both, mend
+from simulation.faults.links import Pairs, between, mend
 from simulation.faults.nodes import killed, start_again
 from simulation.hosts import ControllerHost
 from simulation.world import World
@@ -135,21 +135,21 @@ async def _killed_in_transfer(
 @fault
 async def raise_features(world: World, rng: random.Random) -> None:
     """Raise metadata.version to the latest level."""
-    service = world.active()
-    newest = versions.LATEST_METADATA_VERSION
-    if service is None or versions.metadata_version(service.image.features) >= newest:
+    service, newest = world.active(), versions.LATEST_METADATA_VERSION
+    # A leader of the older build would refuse a level that it does not support.
+    if service is None or is_latest(world) or service.quorum.max_metadata_version < newest:
         return
-    if service.quorum.max_metadata_version < newest:
-        return  # A leader of the build before would refuse what it does not know.
-    update = pb.FeatureUpdate(
-        name=versions.METADATA_VERSION, max_version_level=newest, upgrade_type=1
-    )
-    if await world.operator.ask(pb.UpdateFeaturesRequest(updates=[update])) is None:
+    if await world.operator.ask(set_levels(newest, 1, versions.METADATA_VERSION)) is None:
         world.happened("raise_features")
 
 
-def _levels(level: int, upgrade_type: int) -> pb.UpdateFeaturesRequest:
-    names = (versions.BROKER_HEARTBEAT_VERSION, versions.LAO_VERSION)
+def is_latest(world: World) -> bool:
+    """Return whether a controller is active, and its metadata.version is the latest."""
+    service, latest = world.active(), versions.LATEST_METADATA_VERSION
+    return service is not None and versions.metadata_version(service.image.features) >= latest
+
+
+def set_levels(level: int, upgrade_type: int, *names: str) -> pb.UpdateFeaturesRequest:
     updates = [
         pb.FeatureUpdate(name=name, max_version_level=level, upgrade_type=upgrade_type)
         for name in names
@@ -157,16 +157,18 @@ def _levels(level: int, upgrade_type: int) -> pb.UpdateFeaturesRequest:
     return pb.UpdateFeaturesRequest(updates=updates)
 
 
+HEARTBEATS = (versions.BROKER_HEARTBEAT_VERSION, versions.LAO_VERSION)
+
+
 @fault
 async def roll_heartbeats(world: World, rng: random.Random) -> None:
     service = world.active()
     if service is None:
         return
-    if versions.heartbeats_enabled(service.image.features):
-        if await world.operator.ask(_levels(0, 2)) is None:
-            world.happened("roll_heartbeats")
-    else:
-        await world.operator.ask(_levels(1, 1))
+    if not versions.heartbeats_enabled(service.image.features):
+        await world.operator.ask(set_levels(1, 1, *HEARTBEATS))
+    elif await world.operator.ask(set_levels(0, 2, *HEARTBEATS)) is None:
+        world.happened("roll_heartbeats")
 
 
 async def end_roll(world: World) -> None:
@@ -174,7 +176,7 @@ async def end_roll(world: World) -> None:
     while True:
         service = world.active()
         if service is not None and not versions.heartbeats_enabled(service.image.features):
-            await world.operator.ask(_levels(1, 1))
+            await world.operator.ask(set_levels(1, 1, *HEARTBEATS))
         await asyncio.sleep(_AGAIN_S)
 
 
@@ -232,13 +234,11 @@ def _know_starts(world: World, host: ControllerHost, voters: dict[int, str]) -> 
     """Return whether all other voters have durably recorded the latest start of a directory."""
     count = host.disk.starts.count
     others = [one for one in world.controllers if one.id in voters and one is not host]
-    return all(
-        any(
-            (known.directory_id, known.count) == (voters[host.id], count)
-            for known in other.disk.starts.known
-        )
-        for other in others
-    )
+    start = voters[host.id], count
+    knowns = [
+        [(one.directory_id, one.count) for one in other.disk.starts.known] for other in others
+    ]
+    return all(start in known for known in knowns)
 
 
 TOLD_WITHIN_S = 10.0
@@ -304,7 +304,7 @@ async def _left_behind(
     behind = [one for one in world.controllers if one.id in voters and one not in (host, leader)]
     if leader is None or not behind or rng.random() < 0.5:
         return None
-    cut = [way for one in (host, leader) for way in both(one.name, behind[0].name)]
+    cut = between((host.name, leader.name), [behind[0].name])
     for source, target in cut:
         world.network.block(source, target)
     with _mended(world, cut):

@@ -261,10 +261,7 @@ class SimNetwork:
             self.note_held(source, host)
             return
         if trouble == "refused" or self._blocked.get((source, host)):
-            reason = "UNAVAILABLE: connection refused"
-            self.loop.call_later_true(
-                self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context
-            )
+            self._refuse(dialer, rng, "UNAVAILABLE: connection refused")
         elif not trouble and host in self._transports and not self.is_disturbed(source, host):
             self.loop.call_later_true(self.delay_s(rng), self._connect_arrives, dialer, rng)
 
@@ -272,15 +269,11 @@ class SimNetwork:
         listener = self._listeners.get(dialer.address)
         if not dialer.connecting:
             return
-        if listener is None or dialer.conversation not in listener.acceptors:
-            reason = (
-                "UNAVAILABLE: connection refused"
-                if listener is None
-                else "UNIMPLEMENTED: no such conversation"
-            )
-            self.loop.call_later_true(
-                self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context
-            )
+        if listener is None:
+            self._refuse(dialer, rng, "UNAVAILABLE: connection refused")
+            return
+        if dialer.conversation not in listener.acceptors:
+            self._refuse(dialer, rng, "UNIMPLEMENTED: no such conversation")
             return
         connection = Connection(self, dialer.site, listener.site, dialer.conversation)
         self._connections[connection] = None
@@ -288,6 +281,11 @@ class SimNetwork:
         dialer.begun(connection)
         self.loop.call_soon(
             listener.accept, connection, dialer.conversation, dialer, context=listener.site.context
+        )
+
+    def _refuse(self, dialer: SimDialer, rng: random.Random, reason: str) -> None:
+        self.loop.call_later_true(
+            self.delay_s(rng), dialer.refused, None, reason, context=dialer.site.context
         )
 
     async def probe(self, source: str, address: str, timeout_s: float) -> Probe:

@@ -36,19 +36,13 @@ class SimLink(BaseLink):
     """
 
     def __init__(
-        self,
-        network: SimNetwork,
-        site: Site,
-        peer: str,
-        outgoing: Wire,
-        incoming: Wire,
-        max_bytes: int,
+        self, network: SimNetwork, site: Site, peer: str, wires: tuple[Wire, Wire], max_bytes: int
     ) -> None:
+        """``wires``: of outgoing and of incoming messages."""
         super().__init__(network.loop, peer)
         self.site = site
         self._network = network
-        self._outgoing = outgoing
-        self._incoming = incoming
+        self._outgoing, self._incoming = wires
         self._pending: list[Any] = []
         self._max_messages = network.params.limits.max_queued_messages
         self._max_bytes = max_bytes
@@ -152,9 +146,7 @@ class Flow:
         self._counts_bytes = connection.conversation in WATCHES
 
     def push(self, messages: list[Any]) -> None:
-        self.backlog += len(messages)
-        if self._counts_bytes:
-            self.backlog_bytes += sum(message.ByteSize() for message in messages)
+        self._count(messages, 1)
         faults = self._network.faults
         if faults is None:
             self._travel(self._deliver, messages)
@@ -172,12 +164,15 @@ class Flow:
         if self._to_server:
             again = faults.repeated(self._rng, *hosts, self._connection.conversation, messages)
             if again:
-                self.backlog += len(again)
-                if self._counts_bytes:
-                    self.backlog_bytes += sum(message.ByteSize() for message in again)
+                self._count(again, 1)
                 self._travel(
                     self._deliver, [type(one).FromString(one.SerializeToString()) for one in again]
                 )
+
+    def _count(self, messages: list[Any], sign: int) -> None:
+        self.backlog += sign * len(messages)
+        if self._counts_bytes:
+            self.backlog_bytes += sign * sum(message.ByteSize() for message in messages)
 
     def stall(self, seconds: float) -> None:
         self._last_arrival = max(self._last_arrival, self._network.loop.true_time() + seconds)
@@ -232,9 +227,7 @@ class Flow:
             event(argument)
 
     def _deliver(self, messages: list[Any]) -> None:
-        self.backlog -= len(messages)
-        if self._counts_bytes:
-            self.backlog_bytes -= sum(message.ByteSize() for message in messages)
+        self._count(messages, -1)
         if not self._muted:
             self._target.arrive(messages)
 
@@ -249,12 +242,9 @@ class Connection:
         self.conversation = conversation
         wires, limits = WIRES[conversation], network.params.limits
         up_bytes, down_bytes = limits.request_max_bytes(conversation.name), limits.max_message_bytes
-        self.client = SimLink(
-            network, client, server.address, wires.to_server, wires.to_client, up_bytes
-        )
-        self.server = SimLink(
-            network, server, client.address, wires.to_client, wires.to_server, down_bytes
-        )
+        up, down = wires.to_server, wires.to_client
+        self.client = SimLink(network, client, server.address, (up, down), up_bytes)
+        self.server = SimLink(network, server, client.address, (down, up), down_bytes)
         for end, other in ((self.client, self.server), (self.server, self.client)):
             end.connection = self
             rng = network.rng_for(f"flow {end.site.host}>{other.site.host} {conversation.name}")
@@ -270,12 +260,8 @@ class Connection:
         for end in self.ends:
             end.flow.lose()
             delay_s = self._network.delay_s(self._network.rng_for(f"reset {end.site.host}"))
-            self._network.loop.call_later_true(
-                delay_s,
-                end.close,
-                "UNAVAILABLE: connection reset by peer",
-                context=end.site.context,
-            )
+            reason, context = "UNAVAILABLE: connection reset by peer", end.site.context
+            self._network.loop.call_later_true(delay_s, end.close, reason, context=context)
 
     def end_closed(self, end: SimLink) -> None:
         """Notify the other end, after the messages in transit."""
