@@ -1,6 +1,7 @@
 """Exports of whole logs, and changes that a forger or a disk would make."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +52,19 @@ def flip(path: Path, position: int | None = None) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2 if position is None else position] ^= 1
     path.write_bytes(data)
+
+
+@contextmanager
+def flipped(path: Path, position: float, bit: int) -> Iterator[None]:
+    """Flip a bit of a file for a while. ``position``: of its byte, as a share of the file."""
+    good = path.read_bytes()
+    bad = bytearray(good)
+    bad[int(position * len(bad))] ^= 1 << bit
+    path.write_bytes(bad)
+    try:
+        yield
+    finally:
+        path.write_bytes(good)
 
 
 def fit(directory: Path, segment: Segment) -> None:

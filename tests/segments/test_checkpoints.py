@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from exports import publish
+from exports import flipped, publish
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_history import CLUSTER_ID, LogHistory
@@ -236,15 +236,8 @@ def test_any_flipped_byte_is_reported(
     exported: Path, which: int, position: float, bit: int
 ) -> None:
     one = read_manifest(exported).checkpoints[which]
-    path = exported / one.file
-    good = path.read_bytes()
-    bad = bytearray(good)
-    bad[int(position * len(bad))] ^= 1 << bit
-    path.write_bytes(bad)
-    try:
+    with flipped(exported / one.file, position, bit):
         (fault,) = faults(exported)
-    finally:
-        path.write_bytes(good)
     assert one.describe() in fault
 
 

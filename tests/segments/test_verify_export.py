@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from exports import publish
+from exports import flipped, publish
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_history import LogHistory
@@ -58,19 +58,11 @@ def test_any_flipped_byte_is_reported(
     exported: Path, which: int, position: float, bit: int
 ) -> None:
     segment = read_manifest(exported).segments[which]
-    path = exported / segment.file
-    good = path.read_bytes()
-    bad = bytearray(good)
-    bad[int(position * len(bad))] ^= 1 << bit
-    path.write_bytes(bad)
-    try:
-        with pytest.raises((CorruptExportError, ExportMismatchError)) as caught:
-            verify_export(exported)
-    finally:
-        path.write_bytes(good)
-    assert f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset})" in str(
-        caught.value
-    )
+    damage = pytest.raises((CorruptExportError, ExportMismatchError))
+    with flipped(exported / segment.file, position, bit), damage as caught:
+        verify_export(exported)
+    named = f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset})"
+    assert named in str(caught.value)
 
 
 def test_any_flipped_byte_of_the_manifest_is_detected(copy: Path) -> None:
