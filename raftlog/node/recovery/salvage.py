@@ -252,7 +252,7 @@ def _why_not(directory: Path, found: Salvage) -> str:
         return str(error)
     damaged = found.damaged_log()
     if found.is_whole and not damaged.lacks_snapshot:
-        return "it is not damaged"
+        return "none of its records is damaged or missing"
     return ""
 
 
