@@ -199,7 +199,7 @@ def test_server_of_another_authority_or_host_is_refused(certificates: Certificat
                                                   b" HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x40\x00"],
     ids=["silence", "begun", "zeros", "http", "cut"],
 )  # fmt: skip
-@scenario(run, replace(LIMITS, handshake_timeout_ms=500))
+@scenario(run, replace(LIMITS, handshake_timeout_ms=1_000))
 async def test_invalid_handshake_is_closed_leaving_the_ticket(both: Pair, *, said: bytes) -> None:
     async with offer_of(both) as offer:
         async with knock(both) as (reader, writer):
