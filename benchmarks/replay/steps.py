@@ -1,8 +1,12 @@
-"""A side's reports on its steps: one JSON line when a step begins, and one when it is done."""
+"""A side's reports on its steps: one JSON line when a step begins, and one when it is done.
+
+After each, the side waits for a line on its standard input: the watcher has then measured it.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,3 +28,4 @@ def perform(steps: dict[str, Step]) -> None:
 
 def _say(**what: Any) -> None:
     print(json.dumps(what), flush=True)
+    sys.stdin.readline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -111,6 +112,7 @@ def watch(module: str, arguments: list[str], *, limit_s: float) -> Side:
     # In its own process group, so that its children end with it.
     child = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -119,6 +121,7 @@ def watch(module: str, arguments: list[str], *, limit_s: float) -> Side:
     timer.start()
     sampler = _Sampler(child.pid)
     sampler.start()
+    assert child.stdin is not None
     assert child.stdout is not None
     for line in child.stdout:
         if not line.startswith("{"):
@@ -136,6 +139,12 @@ def watch(module: str, arguments: list[str], *, limit_s: float) -> Side:
                 file=sys.stderr,
                 flush=True,
             )
+        # A side that was killed meanwhile reads nothing.
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write("\n")
+            child.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.close()
     code = child.wait()
     timer.cancel()
     sampler.stop()
