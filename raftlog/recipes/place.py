@@ -330,11 +330,12 @@ async def watched(client: AsyncClient, selector: str) -> AsyncGenerator[AsyncCha
 
 
 async def until_gone(client: AsyncClient, key: str) -> None:
-    """Wait until a key does not exist."""
+    """Wait until a key does not exist; later reads do not show it, whichever broker answers."""
     async with watched(client, f"kv/{key}") as changes:
         if await client.kv.get(key, read="latest") is None:
             return
         async for change in changes:
             if change.key == key and change.after is None:
+                await client.see(change.token)
                 return
     raise ClientClosedError()

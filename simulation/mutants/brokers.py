@@ -77,7 +77,7 @@ MUTANTS = (
          "now - self._contact_at > self._settings.fencing_timeout_ms / 1000", "False"),
         ("HB-3", "No proof is sent", "registration.registration_client:registration_request", "lock_inode=process.lock_inode,", ""),
         ("HB-10", "Heartbeats and writes share a connection", "broker.service.service:BrokerService.__init__",
-         "self._writes = ControllerClient(transport, controllers, rng=_split(rng))", "self._writes = self._registration_client._client"),
+         "to_register,\n", "self._writes,\n"),
         ("HB-11", "A deposed controller's answer is a contact", "registration.registration_client:RegistrationClient._heartbeat_answered",
          "if not self._view.hear(reply.controller_epoch, reply.lowest_acknowledged_offset):",
          "if not self._view.hear(reply.controller_epoch, reply.lowest_acknowledged_offset) and False:"),

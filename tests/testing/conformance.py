@@ -344,7 +344,7 @@ async def no_quorum(client: raftlog.AsyncClient, cluster: Cluster) -> list[Any]:
     await client.kv.put("k", "1")
     for name in cluster.controllers[1:]:
         cluster.pause(name)
-    lost = await said(client.kv.put("k", "2", timeout_s=2))
+    lost = await said(client.kv.put("k", "2", timeout_s=1))
     for name in cluster.controllers[1:]:
         cluster.resume(name)
     return [lost[:5], await said(client.kv.put("later", "3", timeout_s=30))]
