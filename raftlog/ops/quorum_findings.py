@@ -180,7 +180,7 @@ def _nobody_answers(survey: Survey) -> Iterator[Finding]:
     if any(node.reach is Reach.DAMAGED for node in unexplained):
         yield down(
             "NOBODY_ANSWERS",
-            f"No controller has an intact log: {reasons}.",
+            f"No controller that answers has an intact log: {reasons}.",
             _NO_WRITES,
             f"Start the controllers that do not run. {_REPAIRS}",
             START,

@@ -233,7 +233,7 @@ async def test_record_that_is_damaged_everywhere_is_waited_for(quorum: Quorum) -
         await asyncio.to_thread(until, says_so, waits)
         assert set_aside(node) == []
     told = await asyncio.to_thread(raftlog, "doctor --json", *quorum.at)
-    assert "No controller has an intact log: " in told.out
+    assert "No controller that answers has an intact log: " in told.out
     assert f"{first.endpoint} is repairing its log (offsets 60 to" in told.out
     ready, page = await asyncio.to_thread(asked, first, "readyz")
     assert (ready, "mending: offsets 60 to" in page) == (503, True)
