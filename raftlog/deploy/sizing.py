@@ -21,8 +21,8 @@ FIGURES = {
     "node_bytes": Figure(
         72 * MIB, 75 * MIB, "resident memory of an idle controller or broker, x86-64, Python 3.11"
     ),
-    "controller_bytes_per_partition": Figure(407, 525, "docs/benchmarks.md, w7"),
-    "broker_bytes_per_partition": Figure(493, 532, "docs/benchmarks.md, w7"),
+    "controller_bytes_per_partition": Figure(397, 433, "docs/benchmarks.md, w7"),
+    "broker_bytes_per_partition": Figure(468, 483, "docs/benchmarks.md, w7"),
     "log_bytes_per_partition": Figure(41, 41, "docs/benchmarks.md, w7"),
     "snapshot_bytes_per_partition": Figure(41, 41, "docs/benchmarks.md, w7"),
     "log_bytes_per_write": Figure(

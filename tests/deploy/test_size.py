@@ -68,8 +68,8 @@ def test_defaults_equal_those_of_the_configuration() -> None:
 
 def test_cluster_size_follows_from_measured_figures() -> None:
     found = size(100_000, 50, 200, 1.0)
-    assert found.controller_memory_bytes == 75 * MIB + 52_500_000
-    assert found.broker_memory_bytes == 75 * MIB + 53_200_000
+    assert found.controller_memory_bytes == 75 * MIB + 43_300_000
+    assert found.broker_memory_bytes == 75 * MIB + 48_300_000
     assert found.controller_log_bytes_per_day == 200 * 103 * 86_400
     assert found.controller_disk_bytes == (100 + 20 + 256) * MIB + 4_100_000
     assert found.controller_fsyncs_per_second == 200
@@ -91,7 +91,7 @@ def test_size_command_prints_figures_with_their_source() -> None:
     words += ["--partitions", "100000", "--brokers", "50", "--writes-per-second", "200"]
     ran = CliRunner().invoke(build(), words)
     assert ran.exit_code == 0
-    assert re.search(r"^memory of a controller +125\.1 MiB$", ran.output, re.M)
+    assert re.search(r"^memory of a controller +116\.3 MiB$", ran.output, re.M)
     assert max(map(len, ran.output.splitlines())) <= 80
     document = json.loads(CliRunner().invoke(build(), [*words, "--json"]).stdout)
     assert document["controller_log_bytes_per_day"] == 200 * 103 * 86_400
